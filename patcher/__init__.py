@@ -1,0 +1,65 @@
+"""Importing this package patches TRL's ``SFTTrainer`` so that packed batches are right on hybrid models.
+
+What is imported already is patched at once, the rest when it is imported. ``PATCHER_DISABLE=1`` turns it off.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from patcher import _session
+from patcher._errors import PatchError
+from patcher._version import __version__
+
+__all__ = ["PatchError", "__version__", "check", "install", "pack", "status", "uninstall", "verify"]
+
+_LAZY = ("check", "pack", "verify")
+
+
+def install(zoo: bool | None = None) -> None:
+    """Patches what is imported already and waits for the rest. Calling it again changes nothing.
+
+    Args:
+        zoo: whether unsloth_zoo is patched too; None is yes where it is safe, True is the same, False is no.
+
+    Raises:
+        PatchError: a required rewrite of an imported module cannot be made. The process is as it was.
+    """
+    if _disabled():
+        return
+    from replacements import REWRITES
+
+    _session.install(rewrite for rewrite in REWRITES if zoo is not False or rewrite.package != "unsloth_zoo")
+
+
+def uninstall() -> None:
+    """Takes everything back: each upstream object is the one it was before."""
+    _session.uninstall()
+
+
+def status() -> Any:
+    """What is patched, in which versions, by which anchors; ``str()`` to read, ``to_dict()`` for JSON."""
+    from patcher import _status
+
+    rewrites = tuple(_status.of(record) for record in _session.records())
+    return _status.Status(__version__, _session.is_installed(), _disabled(), rewrites)
+
+
+def _disabled() -> bool:
+    return os.environ.get("PATCHER_DISABLE", "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module("replacements.packing.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+install()

@@ -1,0 +1,164 @@
+"""Says what an anchor nearly matched, where else it stands, and what to do."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from patcher import _anchors, _pattern
+from patcher._anchors import Match
+from patcher._errors import REMEDY, AnchorError
+from patcher._locate import Function
+from patcher._normalform import Located, expressions, header, statements
+from patcher._rewrite import Anchor, Edit, Rewrite
+
+_SHOWN = 3
+_REFINED = 12
+_TIMEOUT_S = 0.05
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A statement that an anchor nearly matched.
+
+    Attributes:
+        line: its line in the module's text, from 1.
+        where: qualified name of the function that holds it.
+        text: first line of its normal form.
+        depth: nesting level in that function, 0 for its body.
+        score: likeness to the anchor, 0 to 1; 1 when the anchor matches it.
+        diff: the anchor and the text as a small diff.
+        note: why it does not count, when it matches: another level, another function, one of several.
+    """
+
+    line: int
+    where: str
+    text: str
+    depth: int
+    score: float
+    diff: str
+    note: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """The candidate as JSON-ready data."""
+        return asdict(self)
+
+
+def nearest(tree: ast.Module, function: Function, qualname: str, anchors: Iterable[Anchor]) -> tuple[Candidate, ...]:
+    """Candidates for anchors that matched nothing, best first."""
+    found: list[Candidate] = []
+    for anchor in anchors:
+        found += _elsewhere(tree, function, qualname, anchor)
+        found += _alike(function, qualname, anchor)
+    found.sort(key=lambda candidate: -candidate.score)
+    seen: set[int] = set()
+    unique = [c for c in found if not (c.line in seen or seen.add(c.line))]
+    return tuple(unique[:_SHOWN])
+
+
+def matched(qualname: str, matches: list[Match], anchor: Anchor) -> tuple[Candidate, ...]:
+    """All matches of an ambiguous anchor."""
+    note = f"one of {len(matches)} matches"
+    return tuple(_candidate(match.place, qualname, anchor, 1.0, note) for match in matches)
+
+
+def miss(
+    rewrite: Rewrite, edit: Edit, reason: str, candidates: tuple[Candidate, ...], version: str | None
+) -> AnchorError:
+    """The error for an edit that found no place."""
+    package = f"{rewrite.package} {version}" if version else rewrite.package
+    lines = [f"{package}: cannot rewrite {rewrite.target}", f"  edit {edit.name!r} ({edit.action}): {reason}"]
+    for number, anchor in enumerate(edit.anchors):
+        label = f"anchor {number}" if len(edit.anchors) > 1 else "anchor"
+        lines.append(f"  {label} (level {anchor.level}): {_shown(anchor)}")
+    for candidate in candidates:
+        note = f", {candidate.note}" if candidate.note else ""
+        head = f"  nearest: {candidate.where}, line {candidate.line}, depth {candidate.depth}"
+        lines += [f"{head}, {candidate.score:.0%} alike{note}", *(f"    {row}" for row in candidate.diff.splitlines())]
+    if not candidates:
+        lines.append("  nothing in the function is like it")
+    lines.append("  " + REMEDY.format(package=rewrite.package))
+    return AnchorError(
+        "\n".join(lines),
+        rewrite=rewrite.name,
+        edit=edit.name,
+        target=rewrite.target,
+        package=rewrite.package,
+        version=version,
+        reason=reason,
+        candidates=candidates,
+    )
+
+
+def _shown(anchor: Anchor) -> str:
+    templates = _pattern.parse(anchor.pattern, anchor.level == "keyword")
+    return "; ".join(re.sub(r"\n\s*", " ", template.shown) for template in templates)
+
+
+def _candidate(place: Located, where: str, anchor: Anchor, score: float, note: str = "") -> Candidate:
+    text = header(place.node) if isinstance(place.node, ast.stmt) else ast.unparse(place.node)
+    want = _shown(anchor).removesuffix(" ...")
+    diff = f"  {text}" if want == text else f"- {want}\n+ {text}"
+    return Candidate(place.line, where, text, place.depth, round(score, 3), diff, note)
+
+
+def _elsewhere(tree: ast.Module, function: Function, qualname: str, anchor: Anchor) -> list[Candidate]:
+    """Places where the anchor does match: another level of the function, or another function of the module."""
+    found = [
+        _candidate(match.place, qualname, anchor, 1.0, f"matches, but not at level {anchor.level!r}")
+        for match in _anchors.find(function, anchor, any_level=True)
+    ]
+    if found:
+        return found
+    for name, other in _functions(tree, ""):
+        if other is not function:
+            matches = _anchors.find(other, anchor, any_level=True)
+            found += [_candidate(m.place, name, anchor, 0.5, "matches in another function") for m in matches]
+    return found[:_SHOWN]
+
+
+def _functions(scope: ast.AST, prefix: str):
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name, node
+            yield from _functions(node, f"{prefix}{node.name}.<locals>.")
+
+
+def _alike(function: Function, qualname: str, anchor: Anchor) -> list[Candidate]:
+    template = _pattern.parse(anchor.pattern, anchor.level == "keyword")[0]
+    want = template.shown.partition("\n")[0]
+    places = expressions(function) if isinstance(template.tree, ast.expr | ast.keyword) else statements(function)
+    kind = ast.keyword if isinstance(template.tree, ast.keyword) else ast.expr | ast.stmt
+    rated = []
+    for place in places:
+        if not isinstance(place.node, kind) or isinstance(place.node, ast.Name | ast.Constant):
+            continue
+        text = header(place.node) if isinstance(place.node, ast.stmt) else ast.unparse(place.node)
+        if len(text) < 4 * len(want) + 40:
+            rated.append((difflib.SequenceMatcher(None, want, text, autojunk=False).ratio(), place, text))
+    rated.sort(key=lambda item: -item[0])
+    best = [(max(score, _fuzzy(want, text)), place) for score, place, text in rated[:_REFINED]]
+    best.sort(key=lambda item: -item[0])
+    return [_candidate(place, qualname, anchor, min(score, 0.99)) for score, place in best[:_SHOWN] if score > 0.35]
+
+
+def _fuzzy(want: str, text: str) -> float:
+    """Likeness of a text to a shown pattern, with holes free: 1 less the share of its letters that differ."""
+    import regex
+
+    parts = re.split(r"\$\.\.\.|\$\w+", want)
+    letters = sum(map(len, parts))
+    if letters < 4:
+        return 0.0
+    allowed = max(2, letters // 3)
+    pattern = r"(?b)(?:" + ".*?".join(map(re.escape, parts)) + f"){{e<={allowed}}}"
+    try:
+        match = regex.fullmatch(pattern, text, timeout=_TIMEOUT_S)
+    except TimeoutError:
+        return 0.0
+    return 1 - sum(match.fuzzy_counts) / letters if match else 0.0

@@ -1,0 +1,90 @@
+"""What the engine raises. Every error names the cause and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from patcher._diagnostics import Candidate
+
+REMEDY = (
+    "Nothing was changed. Upgrade trl-patcher, or install a release of {package} that it knows, "
+    "or set PATCHER_DISABLE=1 to run without it."
+)
+
+
+class PatchError(Exception):
+    """A rewrite could not be made, put in place or taken back."""
+
+
+class RewriteError(PatchError):
+    """The rewrite itself is malformed: a bad pattern, target, action or text."""
+
+
+class TargetMissing(PatchError):
+    """The module has no such function, or something else stands in its place."""
+
+
+class SourceUnavailable(PatchError):
+    """The function has no source text that is known to be the source of the loaded code."""
+
+
+class AnchorError(PatchError):
+    """An anchor matched no statement, or more than one.
+
+    Attributes:
+        rewrite: name of the rewrite.
+        edit: name of the edit whose anchor failed.
+        target: ``module:qualified.name`` of the function.
+        package: import name of the package that holds the function.
+        version: version of that package, or None when unknown.
+        reason: one line that says what went wrong.
+        candidates: nearest statements of the function, best first; for an ambiguous anchor, all that matched.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rewrite: str = "",
+        edit: str = "",
+        target: str = "",
+        package: str = "",
+        version: str | None = None,
+        reason: str = "",
+        candidates: tuple[Candidate, ...] = (),
+    ):
+        super().__init__(message)
+        self.rewrite = rewrite
+        self.edit = edit
+        self.target = target
+        self.package = package
+        self.version = version
+        self.reason = reason
+        self.candidates = candidates
+
+    def __reduce__(self):
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """The candidate most like the anchor, or None when the function holds nothing like it."""
+        return self.candidates[0] if self.candidates else None
+
+    def to_dict(self) -> dict[str, object]:
+        """The error as JSON-ready data."""
+        return {
+            "rewrite": self.rewrite,
+            "edit": self.edit,
+            "target": self.target,
+            "package": self.package,
+            "version": self.version,
+            "reason": self.reason,
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+        }
+
+
+def _rebuild(kind: type[AnchorError], message: str, state: dict) -> AnchorError:
+    error = kind(message)
+    error.__dict__.update(state)
+    return error

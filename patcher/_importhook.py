@@ -1,0 +1,101 @@
+"""Calls back when a module has been imported. Imports nothing itself, and can be taken out again.
+
+Unlike wrapt's, a hook stays until it is cancelled: when it fails, the import fails, and so does the next try; and
+a reloaded module is reported again. Importing it costs nothing, where wrapt alone exceeds the budget.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+Hook = Callable[[ModuleType], None]
+
+_hooks: dict[str, Hook] = {}
+_lock = threading.Lock()
+
+
+def watch(name: str, hook: Hook) -> None:
+    """Has ``hook(module)`` called right after the module of that name was executed.
+
+    What the hook raises comes out of the import statement, which then has failed.
+    """
+    with _lock:
+        _hooks[name] = hook
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+
+
+def unwatch(name: str) -> None:
+    """Cancels the hook for that module. After the last, the finder leaves ``sys.meta_path``."""
+    with _lock:
+        _hooks.pop(name, None)
+        if not _hooks and _finder in sys.meta_path:
+            sys.meta_path.remove(_finder)
+
+
+def watched() -> list[str]:
+    """Names of the modules that have a hook."""
+    return list(_hooks)
+
+
+class _Finder:
+    """Lets the other finders find a watched module, and puts a loader that reports in place of its loader."""
+
+    def __init__(self):
+        self._busy = threading.local()
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        if name not in _hooks:
+            return None
+        busy = self._busy.__dict__.setdefault("names", set())
+        if name in busy:
+            return None  # another library's finder asks on our behalf
+        busy.add(name)
+        try:
+            return self._ask_others(name, path, target)
+        finally:
+            busy.discard(name)
+
+    def _ask_others(self, name: str, path: Any, target: ModuleType | None) -> Any:
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec = find(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Loader:
+    """A module's own loader, which calls the hook after the module ran."""
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # the module is to see its own loader, which answers for sources and resources
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._loader
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        hook = _hooks.get(module.__name__)
+        if hook is not None:
+            # a module may put another object into sys.modules in its own place
+            hook(sys.modules.get(module.__name__, module))
+
+
+_finder = _Finder()
