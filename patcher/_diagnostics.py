@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from patcher import _anchors, _pattern
-from patcher._anchors import Match
+from patcher import _match, _pattern
+from patcher._anchors import Anchor
 from patcher._errors import REMEDY, AnchorError
 from patcher._locate import Function
+from patcher._match import Match
 from patcher._normalform import Located, expressions, header, statements
-from patcher._rewrite import Anchor, Edit, Rewrite
+from patcher._rewrite import Edit, Rewrite
 
 _SHOWN = 3
 _REFINED = 12
@@ -109,13 +110,13 @@ def _elsewhere(tree: ast.Module, function: Function, qualname: str, anchor: Anch
     """Places where the anchor does match: another level of the function, or another function of the module."""
     found = [
         _candidate(match.place, qualname, anchor, 1.0, f"matches, but not at level {anchor.level!r}")
-        for match in _anchors.find(function, anchor, any_level=True)
+        for match in _match.find(function, anchor, any_level=True)
     ]
     if found:
         return found
     for name, other in _functions(tree, ""):
         if other is not function:
-            matches = _anchors.find(other, anchor, any_level=True)
+            matches = _match.find(other, anchor, any_level=True)
             found += [_candidate(m.place, name, anchor, 0.5, "matches in another function") for m in matches]
     return found[:_SHOWN]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from patcher import _anchors, _diagnostics, _pattern, _proof, _splice
-from patcher._anchors import Match
+from patcher import _diagnostics, _match, _pattern, _proof, _splice
+from patcher._anchors import Anchor
 from patcher._errors import RewriteError, SourceUnavailable
 from patcher._locate import Function, Scope, by_line, by_name, first_line
+from patcher._match import Match
 from patcher._normalform import Located
-from patcher._rewrite import STRUCTURAL, Anchor, Edit, Rewrite
+from patcher._rewrite import STRUCTURAL, Edit, Rewrite
 from patcher._splice import Operation
 
 ALREADY = "already there"
@@ -112,7 +113,7 @@ def _plan(
     if edit.action in STRUCTURAL:
         return _plan_structural(function, rewrite, edit, version)
     for index, anchor in enumerate(edit.anchors):
-        found = _anchors.find(function, anchor)
+        found = _match.find(function, anchor)
         if len(found) > 1:
             reason = f"the anchor matches {len(found)} times and must match once"
             candidates = _diagnostics.matched(rewrite.qualname, found, anchor)
@@ -139,12 +140,12 @@ def _operation(edit: Edit, match: Match) -> Operation:
 
 def _is_done(function: Function, edit: Edit) -> bool:
     """Whether the function already holds the edit's own text, or what the edit says is as good."""
-    if any(_anchors.find(function, anchor) for anchor in edit.done):
+    if any(_match.find(function, anchor) for anchor in edit.done):
         return True
     if not edit.text.strip():
         return False
     level = "keyword" if any(anchor.level == "keyword" for anchor in edit.anchors) else "any"
-    return bool(_anchors.find(function, Anchor(_dedented(edit.text), level)))
+    return bool(_match.find(function, Anchor(_dedented(edit.text), level)))
 
 
 def _dedented(text: str) -> str:

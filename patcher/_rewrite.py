@@ -6,34 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from patcher._anchors import Anchor
 from patcher._errors import RewriteError
 
 ACTIONS = ("before", "after", "replace", "append", "prepend")
-LEVELS = ("body", "any", "keyword")
 STRUCTURAL = ("append", "prepend")
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*\Z")
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A Python statement or expression with holes, compared by meaning and not by layout.
-
-    Attributes:
-        pattern: source of one statement or one expression. ``$NAME`` stands for one expression (the same name
-            twice for the same expression), ``$...`` or ``$...NAME`` for any number of arguments or items, and a
-            suite ``...`` for any suite together with the clauses after it: ``if $TEST: ...`` matches by header.
-        level: ``"body"`` for a direct child of the function body, ``"any"`` for any depth of the function itself
-            (nested functions and classes are other functions), ``"keyword"`` for a keyword argument of a call,
-            written ``name=value``.
-    """
-
-    pattern: str
-    level: str = "any"
-
-    def __post_init__(self):
-        if self.level not in LEVELS:
-            raise RewriteError(f"anchor {self.pattern!r}: level must be one of {LEVELS}, not {self.level!r}")
 
 
 @dataclass(frozen=True)
