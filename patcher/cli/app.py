@@ -1,0 +1,108 @@
+"""The commands of ``patcher``, one function each.
+
+Nothing heavy is imported here: ``patcher --help`` must answer at once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from patcher.cli import terminal
+
+app = typer.Typer(
+    name="patcher",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _set_debug(value: bool) -> None:
+    terminal.debug = terminal.debug or value
+
+
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of an error.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.", show_default=False)]
+
+
+class Size(str, Enum):
+    """Sizes of the demo."""
+
+    small = "small"
+    tiny = "tiny"
+
+
+@app.callback()
+def patcher_options(debug: Debug = False) -> None:
+    """Train packed and padding-free batches correctly on hybrid models with TRL's SFTTrainer.
+
+    \b
+    Examples:
+      patcher demo                      what packing does to a hybrid model, in minutes on a CPU
+      patcher run train.py --epochs 1   an unmodified script, with the patch
+      patcher doctor                    what is installed, what is patched, what to mend
+
+    \b
+    Exit codes:
+      0  done, and the answer is yes
+      1  done, and the answer is no: documents mix, or something needs mending
+      2  could not be done: bad usage, a missing file, an error (--debug shows the traceback)
+    """  # noqa: D301 - click reads the backspace
+
+
+@app.command()
+def demo(
+    *,
+    output: Annotated[Path, typer.Option(help="Folder for the picture, the report and the tokenizer.")] = Path("demo"),
+    steps: Annotated[int | None, typer.Option(min=2, help="Optimizer steps of each run; one epoch by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the weights, the split and the order of the documents.")] = 0,
+    size: Annotated[Size, typer.Option(help="small takes minutes on two cores; tiny is a smoke test.")] = Size.small,
+    plot: Annotated[bool, typer.Option(help="Write demo.png; needs matplotlib.")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what packing does to a small hybrid model.
+
+    Trains it on real text, packed and padded, and compares. Writes demo.png and report.json into the output
+    folder. Exits 1 if the patched model mixes documents.
+
+    \b
+    Examples:
+      patcher demo
+      patcher demo --output /tmp/demo --seed 1 --json
+    """  # noqa: D301 - click reads the backspace
+    from patcher.cli.demo import command
+
+    raise typer.Exit(command.run(output, size.value, steps=steps, seed=seed, plot=plot, as_json=as_json))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A script, or the name of a module after -m.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")] = None,
+    *,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as for python -m.")] = False,
+) -> None:
+    """Run an unmodified script with the patch installed.
+
+    Everything after SCRIPT belongs to the script: its options, its exit code, its signals.
+
+    \b
+    Examples:
+      patcher run train.py --epochs 1
+      patcher run -m trl.scripts.sft --help
+      accelerate launch -m patcher run train.py --epochs 1
+      torchrun --nproc-per-node 2 -m patcher run train.py --epochs 1
+    """  # noqa: D301 - click reads the backspace
+    from patcher.cli.launch import Launch, Target
+
+    target = Target(script, tuple(arguments or ()), module=module)
+    target.check()
+    raise Launch(target)

@@ -1,0 +1,103 @@
+"""The demo's picture: the loss of both runs, and the leak of every document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patcher.cli.demo.settings import LIMIT
+from patcher.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from patcher.cli.demo.report import Report
+
+# Okabe and Ito's palette: apart for every kind of colour vision.
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+FLOOR = 1e-8
+"""Differences of exactly zero are drawn here: a logarithmic axis has no zero."""
+
+
+def require_matplotlib() -> None:
+    """Raise if matplotlib is missing.
+
+    Raises:
+        CliError: it is, with the command that installs it.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise CliError("no picture without matplotlib", "pip install matplotlib") from None
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write the picture as PNG."""
+    # The figure is made without pyplot: no display, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    _losses(left, report)
+    _leaks(right, report)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+    figure.savefig(path)
+
+
+def _losses(axes: Axes, report: Report) -> None:
+    runs = (("padded", report.padded, ORANGE), ("packed, patched", report.packed, BLUE))
+    for name, run, colour in runs:
+        curve = run.curve
+        thousands = [tokens / 1000 for tokens in curve.tokens]
+        axes.plot(thousands, curve.loss, color=colour, alpha=0.25, linewidth=1)
+        label = f"{name}: {curve.tokens_per_second:,.0f} real tokens/s"
+        axes.plot(thousands, _smooth(curve.loss), color=colour, linewidth=2, label=label)
+    axes.set_title(f"Same loss, {report.speed_up:.1f}x the real tokens per second", loc="left", fontsize=11)
+    axes.set_xlabel("real tokens seen (thousands)")
+    axes.set_ylabel("training loss (nats per token)")
+    axes.legend(frameon=False)
+
+
+def _leaks(axes: Axes, report: Report) -> None:
+    series = (
+        ("stock, position_ids only", report.stock_positions, ORANGE, "s"),
+        ("stock, TRL's batch", report.stock, GREY, "^"),
+        ("patched, TRL's batch", report.patched, BLUE, "o"),
+    )
+    for name, outcome, colour, marker in series:
+        if outcome.delta is None:
+            # A proxy without points keeps the refusal in the legend.
+            axes.plot([], [], marker, color=colour, label=f"{name}: refused ({outcome.error.split(':')[0]})")
+            continue
+        flat = [max(value, FLOOR) for row in outcome.delta for value in row]
+        axes.plot(range(1, len(flat) + 1), flat, marker, color=colour, markersize=4.5, alpha=0.85, label=name)
+    _separate_rows(axes, report.patched.delta or report.stock_positions.delta)
+    axes.axhline(LIMIT, color=GREY, linestyle="--", linewidth=1, label=f"limit, {LIMIT:.0e}")
+    axes.set_yscale("log")
+    axes.set_ylim(FLOOR / 2, 300)
+    axes.set_title("How far its neighbours move each document", loc="left", fontsize=11)
+    axes.set_xlabel("document, in the order it is packed (bars part the rows)")
+    axes.set_ylabel("largest |Δ log-prob|, packed against alone")
+    axes.legend(frameon=False, loc="upper center", ncols=2, fontsize=8.5)
+
+
+def _separate_rows(axes: Axes, rows: list[list[float]] | None) -> None:
+    edge = 0.5
+    for row in (rows or [])[:-1]:
+        edge += len(row)
+        axes.axvline(edge, color="#dddddd", linewidth=0.8)
+
+
+def _smooth(values: list[float], weight: float = 0.85) -> list[float]:
+    """Exponential mean, corrected for its start."""
+    mean, smooth = 0.0, []
+    for step, value in enumerate(values, 1):
+        mean = weight * mean + (1 - weight) * value
+        smooth.append(mean / (1 - weight**step))
+    return smooth

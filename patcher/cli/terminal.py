@@ -1,0 +1,73 @@
+"""What the commands share at the terminal: consoles, progress, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from patcher.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+def out() -> Console:
+    """The console for results: standard output, plain when it is not a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def err() -> Console:
+    """The console for progress and notices: standard error, so that results can be piped."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def progress() -> Progress:
+    """A progress display on standard error; silent when that is not a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = err()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def print_json(data: Any) -> None:
+    """Write one JSON document to standard output."""
+    json.dump(data, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")
+
+
+debug = False
+"""Whether an error shows its traceback; set by ``--debug``."""
+
+
+def fail(error: Exception) -> None:
+    """Write an error to standard error: one line, or its traceback under ``--debug``."""
+    if debug:
+        traceback.print_exception(error)
+        return
+    expected = isinstance(error, CliError) or type(error).__module__.partition(".")[0] == "patcher"
+    text = " ".join(str(error).split()) or type(error).__name__
+    line = f"patcher: {text}" if expected else f"patcher: {type(error).__name__}: {text} (--debug shows where)"
+    print(line, file=sys.stderr)
