@@ -1,0 +1,84 @@
+"""A tiny model, a tokenizer and documents, made from nothing, for one lane of the matrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models
+
+FAMILIES = json.loads((Path(__file__).parents[1] / "families.json").read_text("utf-8"))
+PAD, EOS, FIRST_MARK, FIRST_WORD, VOCABULARY = 0, 2, 3, 40, 128
+
+# Two rows of three documents each fill 160 tokens exactly under best-fit-decreasing packing, and both rows hold the same
+# number of targets. Boundaries at 90 and 137 lie inside chunks of 32, 64 and 128 alike.
+LENGTHS = (90, 47, 23)
+ROW = sum(LENGTHS)
+
+
+def exists(family: str) -> bool:
+    """Says whether this transformers has the family."""
+    return hasattr(transformers, FAMILIES[family]["model_class"])
+
+
+def model(family: str) -> torch.nn.Module:
+    """Builds the family's tiny model in float32 with weights drawn at 1/sqrt(fan_in), so that a leak is large."""
+    row = FAMILIES[family]
+    config_class, model_class = getattr(transformers, row["config_class"]), getattr(transformers, row["model_class"])
+    built, errors = None, []
+    for variant in row["variants_to_try"]:
+        try:
+            built = model_class(_without_router_loss(config_class(**{**row["config"], **variant})))
+            break
+        except (TypeError, ValueError, KeyError, AttributeError) as error:  # another release's spelling of the config
+            errors.append(f"{variant}: {type(error).__name__}: {error}")
+    if built is None:
+        raise RuntimeError(f"no variant of {family} builds here: {'; '.join(errors)}")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in sorted(built.named_parameters()):
+            if weight.ndim >= 2:
+                scale = 1.0 if "embed" in name else weight.shape[-1] ** -0.5
+                weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
+    return built.float()
+
+
+def _without_router_loss(config: transformers.PretrainedConfig) -> transformers.PretrainedConfig:
+    """Turns off the experts' load-balancing loss: it is over all tokens of a batch, so it is not a sum over documents."""
+    if hasattr(config, "router_aux_loss_coef"):
+        config.router_aux_loss_coef = 0.0
+        config.output_router_logits = False
+    return config
+
+
+def documents(rows: int) -> list[list[int]]:
+    """Draws `3 * rows` documents; each starts with a token found nowhere else, by which a packed row is taken apart."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = []
+    for index, length in enumerate(LENGTHS * rows):
+        words = torch.randint(FIRST_WORD, VOCABULARY, (length - 1,), generator=generator)
+        drawn.append([FIRST_MARK + index, *words.tolist()])
+    return drawn
+
+
+def split(row: list[int]) -> list[list[int]]:
+    """Takes one row apart into its documents, by their first tokens alone: no boundary metadata is trusted."""
+    found: list[list[int]] = []
+    for token in row:
+        if FIRST_MARK <= token < FIRST_WORD:
+            found.append([])
+        if token != PAD:
+            found[-1].append(token)
+    return found
+
+
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """Builds a word-level tokenizer whose ids are the model's."""
+    words = {f"w{index}": index for index in range(VOCABULARY)}
+    words = {"<pad>": PAD, "<unk>": 1, "<eos>": EOS, **{word: index for word, index in words.items() if index > EOS}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
