@@ -1,0 +1,106 @@
+"""Completes the batches of TRL's collator: where each document starts, on every TRL release.
+
+Releases differ in what they emit for a packed row: nothing at all, positions alone, or positions with cumulative
+lengths in which every pad token counts as a document. The lengths are in the examples, so they are taken from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from replacements.kernels.segments import Segments
+from replacements.packing.boundaries import BoundaryError, segments_to_positions, segments_to_seq_idx
+
+_ATTRIBUTE = "_patcher_boundaries"
+
+
+class Requested:
+    """The mark of a collator whose batches are completed.
+
+    It travels with the collator into dataloader workers. A worker that was spawned has not imported `patcher`, so the
+    mark brings it along: without it the worker's collator would be TRL's own again.
+    """
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _request_in_worker, ()
+
+
+def _request_in_worker() -> Requested:
+    import patcher
+
+    patcher.install()
+    return Requested()
+
+
+def request_boundaries(collator: Any) -> None:
+    """Asks for the batches of `collator` to be completed."""
+    setattr(collator, _ATTRIBUTE, Requested())
+
+
+def requests_boundaries(collator: Any) -> bool:
+    """Whether the batches of `collator` are completed."""
+    return isinstance(getattr(collator, _ATTRIBUTE, None), Requested)
+
+
+def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any]) -> dict[str, Any]:
+    """Puts the boundaries of a finished batch into it.
+
+    Adds `seq_idx` (int32 `[rows, T]`) and `position_ids` (int64 `[rows, T]`), masks the first label of each document
+    and the padded tail with -100, and drops a mask of ones. The tail is one segment of its own. A batch whose rows
+    are single documents is returned as it is.
+
+    Args:
+        collator: TRL's collator; left alone unless its trainer asked for boundaries.
+        examples: What the collator was given; `seq_lengths` holds the lengths of the documents of a packed example.
+        batch: What it returns.
+
+    Raises:
+        BoundaryError: The lengths do not add up to the tokens.
+    """
+    if not requests_boundaries(collator):
+        return batch
+    rows, length = batch["input_ids"].shape
+    documents = [_document_lengths(example) for example in examples]
+    if collator.padding_free:
+        documents = [np.concatenate(documents)]
+    elif all(len(lengths) == 1 for lengths in documents):
+        return batch
+    segments = Segments(np.concatenate([_with_tail(lengths, length) for lengths in documents]), rows=rows)
+    batch["seq_idx"] = segments_to_seq_idx(segments)
+    batch["position_ids"] = segments_to_positions(segments)
+    batch.pop("attention_mask", None)
+    _mask_labels(batch["labels"], batch["position_ids"], [int(lengths.sum()) for lengths in documents])
+    _replace_cumulative_lengths(batch, segments)
+    return batch
+
+
+def _document_lengths(example: dict[str, Any]) -> np.ndarray:
+    tokens = len(example["input_ids"])
+    lengths = np.asarray(example.get("seq_lengths", [tokens]), dtype=np.int64)
+    if lengths.sum() != tokens or np.any(lengths < 0):
+        raise BoundaryError(
+            f"`seq_lengths` of a packed example add up to {lengths.sum()} but it has {tokens} tokens. Pack the dataset "
+            "again, or drop the `seq_lengths` column if its rows are single documents."
+        )
+    return lengths[lengths > 0]
+
+
+def _with_tail(lengths: np.ndarray, length: int) -> np.ndarray:
+    return np.append(lengths, length - lengths.sum())
+
+
+def _mask_labels(labels: torch.Tensor, position_ids: torch.Tensor, real_tokens: list[int]) -> None:
+    labels[position_ids == 0] = -100
+    for row, tokens in enumerate(real_tokens):
+        labels[row, tokens:] = -100
+
+
+def _replace_cumulative_lengths(batch: dict[str, Any], segments: Segments) -> None:
+    """Keeps what newer releases emit for flash attention in step with the segments."""
+    if "cu_seq_lens_q" not in batch:
+        return
+    batch["cu_seq_lens_q"] = batch["cu_seq_lens_k"] = segments.cu_seqlens("cpu")
+    batch["max_length_q"] = batch["max_length_k"] = segments.longest

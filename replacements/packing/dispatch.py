@@ -1,0 +1,215 @@
+"""Wraps the places where mixers reach their kernels.
+
+Transformers has reached kernels in three ways, and each is one kind of point here, found by what a mixer has and what
+its code names:
+
+- `GlobalPoint`: the mixer's code calls a global of its module;
+- `AttributePoint`: the mixer holds the kernel, or `None`, as an instance attribute;
+- `MethodPoint`: the mixer has a method for kernels beside one with the operations written out, and takes the second
+  on a CPU or without kernels.
+
+A wrapper without a current scope is the original call. With one it runs the op through its adapter and notes the use.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from replacements.packing.adapters import KERNELS
+from replacements.packing.boundaries import EXPLICIT
+from replacements.packing.current import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from replacements.packing.families import Family
+
+#: Method pairs: with the kernels, and with the operations written out.
+_KERNEL_METHOD = "cuda_kernels_forward"
+_PLAIN_METHODS = ("torch_forward", "slow_forward")
+
+_lock = threading.Lock()
+_wrapped: dict[Point, tuple[Any, Any]] = {}
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Point:
+    """One name on one holder (a module or a class) through which mixers reach kernels."""
+
+    holder: Any
+    name: str
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that are reached here."""
+        return KERNELS[self.name].ops
+
+    def wrapper(self, original: Any) -> Any:
+        """What stands here once wrapped."""
+        return with_boundaries(original, self.name)
+
+
+class GlobalPoint(Point):
+    """A module global that mixers call."""
+
+
+class AttributePoint(Point):
+    """An instance attribute of a mixer class; its wrapper is a descriptor of the class."""
+
+    def wrapper(self, original: Any) -> Any:
+        """A descriptor; `original` is `_MISSING`, the kernels are on the instances."""
+        return KernelAttribute(self.name)
+
+
+class MethodPoint(Point):
+    """A method of a pair. With boundaries current either runs the kernel method over the boundary-aware ops."""
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that the kernel method calls."""
+        names = set(inspect.unwrap(getattr(self.holder, _KERNEL_METHOD)).__code__.co_names)
+        return tuple(op for name in sorted(names & KERNELS.keys()) for op in KERNELS[name].ops)
+
+    def wrapper(self, original: Any) -> Any:
+        """The original method, unless boundaries are current."""
+        packed = _over_ops(inspect.unwrap(getattr(self.holder, _KERNEL_METHOD)))
+
+        @functools.wraps(original)
+        def method(mixer: Any, *args: Any, **kwargs: Any) -> Any:
+            scope = current()
+            if scope is None or scope.segments is None:
+                return original(mixer, *args, **kwargs)
+            return packed(mixer, *args, **kwargs)
+
+        return method
+
+
+class KernelAttribute:
+    """Gives a mixer the boundary-aware op in place of its kernel while boundaries are current."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, mixer: Any, owner: type | None = None) -> Any:
+        if mixer is None:
+            return self
+        kernel = vars(mixer).get(self.name, _MISSING)
+        if kernel is _MISSING:
+            raise AttributeError(f"{type(mixer).__name__!r} object has no attribute {self.name!r}")
+        scope = current()
+        return kernel if scope is None or scope.segments is None else with_boundaries(kernel, self.name)
+
+    def __set__(self, mixer: Any, kernel: Any) -> None:
+        vars(mixer)[self.name] = kernel
+
+
+def points_of(mixers: Mapping[nn.Module, tuple[str, Family]]) -> list[Point]:
+    """Every dispatch point of a model's mixers, once each."""
+    return list(dict.fromkeys(point for mixer in one_of_each(mixers) for point in _points(mixer)))
+
+
+def unreachable(mixers: Mapping[nn.Module, tuple[str, Family]]) -> list[str]:
+    """`Mixer.op` for each op of a mixer class that is called in none of the known ways."""
+    missing = []
+    for mixer, family in one_of_each(mixers).items():
+        reached = {op for point in _points(mixer) for op in point.ops}
+        missing += [f"{type(mixer).__name__}.{op}" for op in family.ops if op not in reached]
+    return sorted(missing)
+
+
+def one_of_each(mixers: Mapping[nn.Module, tuple[str, Family]]) -> dict[nn.Module, Family]:
+    """One mixer of each class, with its family."""
+    return dict({type(m): (m, family) for m, (_, family) in mixers.items()}.values())
+
+
+def _points(mixer: nn.Module) -> list[Point]:
+    cls = type(mixer)
+    if hasattr(cls, _KERNEL_METHOD):
+        pair = [name for name in (_KERNEL_METHOD, *_PLAIN_METHODS) if hasattr(cls, name)]
+        return [MethodPoint(_definer(cls, name), name) for name in pair]
+    held = [name for name in KERNELS if name in vars(mixer)]
+    if held:
+        return [AttributePoint(cls, name) for name in held]
+    found = []
+    for base in cls.__mro__:
+        module = sys.modules.get(base.__module__)
+        named = _names_in_code(base) & KERNELS.keys()
+        found += [GlobalPoint(module, name) for name in sorted(named) if callable(vars(module).get(name))]
+    return found
+
+
+def _definer(cls: type, name: str) -> type:
+    return next(base for base in cls.__mro__ if name in vars(base))
+
+
+def _names_in_code(cls: type) -> set[str]:
+    """The global and attribute names that the methods of a class refer to."""
+    methods = [inspect.unwrap(member) for member in vars(cls).values() if inspect.isfunction(member)]
+    return {name for method in methods for name in method.__code__.co_names}
+
+
+def wrap(points: list[Point]) -> None:
+    """Wraps the given points; one that is wrapped already stays as it is."""
+    with _lock:
+        for point in points:
+            present = vars(point.holder).get(point.name, _MISSING)
+            if point in _wrapped and _wrapped[point][1] is present:
+                continue
+            wrapper = point.wrapper(present)
+            setattr(point.holder, point.name, wrapper)
+            _wrapped[point] = (present, wrapper)
+
+
+def unwrap_all() -> list[Point]:
+    """Takes every wrapper back; returns the points that somebody has since set to something else, left alone."""
+    kept = []
+    with _lock:
+        for point, (original, wrapper) in _wrapped.items():
+            if vars(point.holder).get(point.name) is not wrapper:
+                kept.append(point)
+            elif original is _MISSING:
+                delattr(point.holder, point.name)
+            else:
+                setattr(point.holder, point.name, original)
+        _wrapped.clear()
+    return kept
+
+
+def with_boundaries(original: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
+    """The original kernel, unless boundaries are current: then the op, through the adapter of its name."""
+    kernel = KERNELS[name]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = current()
+        if scope is None:
+            return original(*args, **kwargs)
+        if scope.segments is None:
+            return original(*args, **{key: value for key, value in kwargs.items() if key not in EXPLICIT})
+        result = kernel.adapter(scope.segments, *args, **kwargs)
+        if result is not None:  # a fused kernel may decline, and the mixer goes on to the separate ones
+            for op in kernel.ops:
+                scope.record(op)
+        return result
+
+    return functools.wraps(original)(call) if callable(original) else call
+
+
+def _over_ops(method: types.FunctionType) -> types.FunctionType:
+    """A method for kernels, with the boundary-aware ops under the kernels' names.
+
+    The copy has globals of its own: mixers of this generation set those of the module anew whenever one is built.
+    """
+    ops = {name: with_boundaries(None, name) for name in KERNELS if name in method.__code__.co_names}
+    namespace = {**method.__globals__, **ops}
+    copied = types.FunctionType(method.__code__, namespace, method.__name__, method.__defaults__, method.__closure__)
+    copied.__kwdefaults__ = method.__kwdefaults__
+    return copied

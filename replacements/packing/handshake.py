@@ -1,0 +1,47 @@
+"""The check that what was reported is what ran: every mixer used the boundaries in each of its ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from replacements.packing.current import Scope
+    from replacements.packing.families import Family
+
+
+class HandshakeError(RuntimeError):
+    """A packed forward ran and some mixer did not use the boundaries."""
+
+
+def check_handshake(scope: Scope, mixers: dict[nn.Module, tuple[str, Family]]) -> None:
+    """Raises if a mixer ran a packed forward without the boundaries in one of its ops.
+
+    Args:
+        scope: The scope of the forward that just ended.
+        mixers: The model's mixers, each with its name in the model and its family.
+
+    Raises:
+        HandshakeError: Names each mixer and the ops that did not use the boundaries.
+    """
+    missing = {}
+    for mixer, (name, family) in mixers.items():
+        used = scope.used.get(mixer)
+        if used is not None and not used.issuperset(family.ops):
+            missing[name] = [op for op in family.ops if op not in used]
+    if mixers and not scope.used:
+        missing = {name: list(family.ops) for name, family in mixers.values()}
+    if missing:
+        raise HandshakeError(_message(missing))
+
+
+def _message(missing: dict[str, list[str]]) -> str:
+    names = [f"{name} ({', '.join(ops)})" for name, ops in missing.items()]
+    shown = "; ".join(names[:4]) + (f"; and {len(names) - 4} more" if len(names) > 4 else "")
+    return (
+        f"A packed row ran, but these mixers did not use its document boundaries: {shown}. Documents would leak into "
+        "each other, so the step was stopped before backward. Something replaced the kernels or the forward of these "
+        "layers after the trainer was built (another patch, a kernel library, a compiled copy). Remove it, or train "
+        "with `packing=False, padding_free=False`."
+    )

@@ -1,0 +1,40 @@
+"""Attention masks on packed rows.
+
+Transformers keeps documents apart by `position_ids` only where no attention mask is given: a mask of ones, which some
+libraries add, silently switches that off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from replacements.packing.boundaries import BoundaryError
+
+if TYPE_CHECKING:
+    from replacements.kernels.segments import Segments
+
+
+def drop_attention_mask(kwargs: dict[str, Any], segments: Segments) -> None:
+    """Removes a two-dimensional `attention_mask` from the arguments of a packed forward.
+
+    A mask of ones says nothing. Zeros are allowed where no real token of the same document follows them: what is
+    causal cannot see them.
+
+    Raises:
+        BoundaryError: The mask hides tokens in front of real tokens of their own document.
+    """
+    mask = kwargs.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
+        return
+    kept = mask.detach().cpu().numpy().astype(bool).ravel()
+    same_document = np.ones(kept.size, dtype=bool)
+    same_document[segments.offsets[1:-1]] = False
+    if np.any(kept[1:] & ~kept[:-1] & same_document[1:]):
+        raise BoundaryError(
+            "`attention_mask` hides tokens in front of others of the same document in a packed row. Pad packed rows "
+            "on the right (`padding_side='right'`), or leave the mask out."
+        )
+    kwargs["attention_mask"] = None

@@ -1,0 +1,69 @@
+"""Keeps a layer's boundaries for its recomputation under gradient checkpointing.
+
+A checkpointed layer runs again during backward: in another thread on CUDA, perhaps after another forward, and without
+the hooks of the backbone. The checkpointing function that transformers sets on each layer is therefore wrapped so that
+the function it is given carries the scope of the forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from replacements.packing.current import current, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import nn
+
+    from replacements.packing.current import Scope
+
+_ATTRIBUTE = "_gradient_checkpointing_func"
+
+
+class BoundFunction:
+    """A layer's function with the scope of the forward that first ran it; no scope is a scope too."""
+
+    def __init__(self, function: Callable[..., Any], scope: Scope | None):
+        self.function = function
+        self.scope = scope
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the layer, in the forward or again in backward, with its own boundaries."""
+        with restored(self.scope):
+            return self.function(*args, **kwargs)
+
+
+class BoundCheckpoint:
+    """A checkpointing function that hands its layer function over with the current scope bound to it."""
+
+    def __init__(self, original: Callable[..., Any]):
+        self.original = original
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Checkpoints `function` with the boundaries it runs under."""
+        return self.original(BoundFunction(function, current()), *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "original":  # while unpickling, before `__init__`'s attributes are there
+            raise AttributeError(name)
+        return getattr(self.original, name)
+
+
+def bind_checkpoints(modules: Iterable[nn.Module]) -> None:
+    """Wraps the checkpointing function of each module that has one; asked again before every forward.
+
+    Checkpointing may be switched on, or its function replaced, at any time after the model was attached.
+    """
+    for module in modules:
+        function = vars(module).get(_ATTRIBUTE)
+        if function is not None and not isinstance(function, BoundCheckpoint):
+            setattr(module, _ATTRIBUTE, BoundCheckpoint(function))
+
+
+def release_checkpoints(modules: Iterable[nn.Module]) -> None:
+    """Puts the original checkpointing functions back."""
+    for module in modules:
+        function = vars(module).get(_ATTRIBUTE)
+        if isinstance(function, BoundCheckpoint):
+            setattr(module, _ATTRIBUTE, function.original)

@@ -1,0 +1,28 @@
+"""The rewrite of `SFTTrainer.__init__`: the guard chooses before packing is read, the runtime joins at the end."""
+
+from patcher._anchors import Anchor
+from patcher._rewrite import Edit, Rewrite
+
+REWRITE = Rewrite(
+    name="sft-trainer",
+    package="trl",
+    target="trl.trainer.sft_trainer:SFTTrainer.__init__",
+    edits=(
+        # The model is a module here even when its name was passed, PEFT has not wrapped it yet, and everything that
+        # reads `packing` comes later.
+        Edit(
+            name="choose packing",
+            anchors=(Anchor("if processing_class is None: ...", level="body"),),
+            action="before",
+            text=(
+                "args = __patcher__.choose(self, model=model, args=args, data_collator=data_collator, "
+                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class)"
+            ),
+        ),
+        Edit(name="attach the runtime", anchors=(), action="append", text="__patcher__.prepare(self)"),
+    ),
+    calls={
+        "choose": "replacements.packing.guard:choose",
+        "prepare": "replacements.packing.trainer:prepare",
+    },
+)
