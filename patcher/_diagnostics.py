@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+import regex
+
 from patcher import _match, _pattern
 from patcher._anchors import Anchor
 from patcher._errors import REMEDY, AnchorError
@@ -54,7 +56,7 @@ def nearest(tree: ast.Module, function: Function, qualname: str, anchors: Iterab
     for anchor in anchors:
         found += _elsewhere(tree, function, qualname, anchor)
         found += _alike(function, qualname, anchor)
-    found.sort(key=lambda candidate: -candidate.score)
+    found.sort(key=lambda near: -near.score)
     seen: set[int] = set()
     unique = [c for c in found if not (c.line in seen or seen.add(c.line))]
     return tuple(unique[:_SHOWN])
@@ -63,7 +65,7 @@ def nearest(tree: ast.Module, function: Function, qualname: str, anchors: Iterab
 def matched(qualname: str, matches: list[Match], anchor: Anchor) -> tuple[Candidate, ...]:
     """All matches of an ambiguous anchor."""
     note = f"one of {len(matches)} matches"
-    return tuple(_candidate(match.place, qualname, anchor, 1.0, note) for match in matches)
+    return tuple(candidate(match.place, qualname, anchor, 1.0, note) for match in matches)
 
 
 def miss(
@@ -75,10 +77,10 @@ def miss(
     for number, anchor in enumerate(edit.anchors):
         label = f"anchor {number}" if len(edit.anchors) > 1 else "anchor"
         lines.append(f"  {label} (level {anchor.level}): {_shown(anchor)}")
-    for candidate in candidates:
-        note = f", {candidate.note}" if candidate.note else ""
-        head = f"  nearest: {candidate.where}, line {candidate.line}, depth {candidate.depth}"
-        lines += [f"{head}, {candidate.score:.0%} alike{note}", *(f"    {row}" for row in candidate.diff.splitlines())]
+    for near in candidates:
+        note = f", {near.note}" if near.note else ""
+        head = f"  nearest: {near.where}, line {near.line}, depth {near.depth}"
+        lines += [f"{head}, {near.score:.0%} alike{note}", *(f"    {row}" for row in near.diff.splitlines())]
     if not candidates:
         lines.append("  nothing in the function is like it")
     lines.append("  " + REMEDY.format(package=rewrite.package))
@@ -99,7 +101,8 @@ def _shown(anchor: Anchor) -> str:
     return "; ".join(re.sub(r"\n\s*", " ", template.shown) for template in templates)
 
 
-def _candidate(place: Located, where: str, anchor: Anchor, score: float, note: str = "") -> Candidate:
+def candidate(place: Located, where: str, anchor: Anchor, score: float, note: str = "") -> Candidate:
+    """A statement or expression as a candidate for an anchor."""
     text = header(place.node) if isinstance(place.node, ast.stmt) else ast.unparse(place.node)
     want = _shown(anchor).removesuffix(" ...")
     diff = f"  {text}" if want == text else f"- {want}\n+ {text}"
@@ -109,7 +112,7 @@ def _candidate(place: Located, where: str, anchor: Anchor, score: float, note: s
 def _elsewhere(tree: ast.Module, function: Function, qualname: str, anchor: Anchor) -> list[Candidate]:
     """Places where the anchor does match: another level of the function, or another function of the module."""
     found = [
-        _candidate(match.place, qualname, anchor, 1.0, f"matches, but not at level {anchor.level!r}")
+        candidate(match.place, qualname, anchor, 1.0, f"matches, but not at level {anchor.level!r}")
         for match in _match.find(function, anchor, any_level=True)
     ]
     if found:
@@ -117,7 +120,7 @@ def _elsewhere(tree: ast.Module, function: Function, qualname: str, anchor: Anch
     for name, other in _functions(tree, ""):
         if other is not function:
             matches = _match.find(other, anchor, any_level=True)
-            found += [_candidate(m.place, name, anchor, 0.5, "matches in another function") for m in matches]
+            found += [candidate(m.place, name, anchor, 0.5, "matches in another function") for m in matches]
     return found[:_SHOWN]
 
 
@@ -145,13 +148,11 @@ def _alike(function: Function, qualname: str, anchor: Anchor) -> list[Candidate]
     rated.sort(key=lambda item: -item[0])
     best = [(max(score, _fuzzy(want, text)), place) for score, place, text in rated[:_REFINED]]
     best.sort(key=lambda item: -item[0])
-    return [_candidate(place, qualname, anchor, min(score, 0.99)) for score, place in best[:_SHOWN] if score > 0.35]
+    return [candidate(place, qualname, anchor, min(score, 0.99)) for score, place in best[:_SHOWN] if score > 0.35]
 
 
 def _fuzzy(want: str, text: str) -> float:
     """Likeness of a text to a shown pattern, with holes free: 1 less the share of its letters that differ."""
-    import regex
-
     parts = re.split(r"\$\.\.\.|\$\w+", want)
     letters = sum(map(len, parts))
     if letters < 4:

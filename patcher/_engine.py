@@ -44,7 +44,6 @@ def apply(rewrites: Iterable[Rewrite]) -> list[Record]:
         PatchError: a required rewrite cannot be made. The process is as it was.
     """
     rewrites = list(rewrites)
-    _import_helpers()
     with _ledger.lock:
         plans = [plan for rewrite in rewrites if (plan := _prepare(rewrite)) is not None]
         _commit(plans)
@@ -65,6 +64,7 @@ def revert(names: Iterable[str] | None = None) -> list[Record]:
         for record in reversed(_ledger.records()):
             if not record.active or (wanted is not None and record.rewrite.name not in wanted):
                 continue
+            # an adopted rewrite has no swaps of ours: its maker takes it back
             undone = [swap.undo() for swap in reversed(record.swaps)]
             record.state = _ledger.REVERTED if all(undone) else _ledger.STUCK
             if record.state == _ledger.STUCK:
@@ -76,13 +76,6 @@ def revert(names: Iterable[str] | None = None) -> list[Record]:
                 _shown.forget(_shown.filename(record.rewrite.target))
             done.append(record)
         return done
-
-
-def _import_helpers() -> None:
-    """Imports what planning needs before the lock is taken, so that no import lock is waited for under it."""
-    import difflib  # noqa: F401
-
-    import regex  # noqa: F401
 
 
 def _prepare(rewrite: Rewrite) -> _Plan | None:
@@ -118,14 +111,23 @@ def _plan(rewrite: Rewrite, version: str | None) -> _Plan | None:
     if _covered(rewrite, function):
         return None
     if _recompile.is_rewritten(function):
-        # another copy of the engine, or a rewrite whose wrapper came after it
-        _ledger.put(Record(rewrite, _ledger.APPLIED, version, [(e.name, ALREADY) for e in rewrite.edits]))
+        _adopt(rewrite, version)
         return None
     source = _source.of(function, rewrite.target)
     edited = edit_source(source.text, rewrite, version=version, line=source.line, name=source.name)
     namespace = Namespace(rewrite.name, rewrite.calls)
     new = _recompile.recompile(function, edited.text, edited.line, rewrite.target, namespace)
     return _Plan(rewrite, version, edited, function, swaps(new), outside)
+
+
+def _adopt(rewrite: Rewrite, version: str | None) -> None:
+    """Enters a function that is rewritten already: one that could not be taken back, or another engine's work."""
+    record = _ledger.get(rewrite.name)
+    if record is not None and record.swaps:
+        record.state, record.reason = _ledger.APPLIED, ""
+        return
+    edits = [(edit.name, ALREADY) for edit in rewrite.edits]
+    _ledger.put(Record(rewrite, _ledger.APPLIED, version, edits, reason="rewritten by another copy of the engine"))
 
 
 def _stands(rewrite: Rewrite) -> bool:

@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import regex
+
 from patcher import _pattern
 from patcher._anchors import Anchor
 from patcher._locate import Function
@@ -102,8 +104,6 @@ def match_node(node: ast.AST, template: Template) -> dict[str, str] | None:
 
 @lru_cache(maxsize=1024)
 def _compiled(template: Template) -> tuple:
-    import regex  # heavy, and needed only once something is patched
-
     return tuple(regex.compile(template.regex(lazy), regex.DOTALL) for lazy in (False, True))
 
 

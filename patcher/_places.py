@@ -31,7 +31,7 @@ class AttributePlace:
         return f"{getattr(self.owner, '__module__', '?')}:{getattr(self.owner, '__qualname__', '?')}.{self.name}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ItemPlace:
     """An item of a mapping."""
 

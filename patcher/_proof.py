@@ -8,13 +8,12 @@ from patcher._errors import RewriteError
 from patcher._splice import Operation, parsed
 
 
-def check(source: str, tree: ast.Module, edited: str, operations: list[Operation]) -> ast.Module:
-    """The tree of the edited text.
+def check(tree: ast.Module, edited: str, operations: list[Operation]) -> None:
+    """Compares the edited text with its old tree.
 
     Args:
-        source: the text before.
-        tree: its tree, the one whose nodes the operations name.
-        edited: the text after.
+        tree: the tree whose nodes the operations name. The edits are made on it: it is the new tree afterwards.
+        edited: the text after the splice.
         operations: what was changed.
 
     Raises:
@@ -26,35 +25,26 @@ def check(source: str, tree: ast.Module, edited: str, operations: list[Operation
         raise RewriteError(
             f"the edited text does not parse ({error}); the edits do not fit the layout there"
         ) from error
-    if ast.dump(result) != ast.dump(_expected(source, tree, operations)):
+    if ast.dump(result) != ast.dump(_expected(tree, operations)):
         raise RewriteError("the edited text changes more than the edits ask for; the edits do not fit the layout there")
-    return result
 
 
-def _expected(source: str, tree: ast.Module, operations: list[Operation]) -> ast.Module:
-    copy = ast.parse(source)
-    twin: dict[int, ast.AST] = {}
-    blocks: dict[int, list[ast.stmt]] = {}
-    for old, new in zip(ast.walk(tree), ast.walk(copy), strict=True):
-        twin[id(old)] = new
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(getattr(old, name, None), list):
-                blocks[id(getattr(old, name))] = getattr(new, name)
+def _expected(tree: ast.Module, operations: list[Operation]) -> ast.Module:
     swapped: dict[int, ast.AST] = {}
     ends: dict[int, int] = {}
     # replacements come last, so that what they replace can still be found by the others
     for operation in sorted(operations, key=lambda operation: operation.action == "replace"):
         node = operation.place.node
         if operation.action == "replace" and not isinstance(node, ast.stmt):
-            swapped[id(twin[id(node)])] = _value(node, operation.text)
+            swapped[id(node)] = _value(node, operation.text)
         else:
-            _edit_block(blocks[id(operation.place.block)], twin, operation, ends)
-    return _Swap(swapped).visit(copy) if swapped else copy
+            _edit_block(operation, ends)
+    return _Swap(swapped).visit(tree) if swapped else tree
 
 
-def _edit_block(block: list, twin: dict, operation: Operation, ends: dict[int, int]) -> None:
+def _edit_block(operation: Operation, ends: dict[int, int]) -> None:
+    block, first, last = operation.place.block, operation.place.statement, operation.last
     new = parsed(operation.text) or [ast.Pass()]
-    first, last = twin[id(operation.place.statement)], twin[id(operation.last)]
     start = next(i for i, node in enumerate(block) if node is first)
     stop = next(i for i, node in enumerate(block) if node is last) + 1
     if operation.action == "before":

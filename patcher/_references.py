@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def find(rewrite: Rewrite) -> tuple[FunctionType, Swaps, list[str]]:
     if isinstance(owner, ModuleType):
         inside, outside = _holders(rewrite, value)
         places += [place for place in inside if place not in places]
-    for alias in rewrite.aliases:
+    for alias in dict.fromkeys(rewrite.aliases):
         place = _alias(alias)
         if place is not None and place.get() is value and place not in places:
             places.append(place)
@@ -48,7 +49,7 @@ def _resolve(rewrite: Rewrite) -> tuple[Any, str, Any]:
         owner = getattr(owner, part, ABSENT)
         if owner is ABSENT:
             raise TargetMissing(f"{rewrite.module} has no {part!r}; {rewrite.target} cannot be rewritten")
-    value = vars(owner).get(name, ABSENT)
+    value = getattr(owner, "__dict__", {}).get(name, ABSENT)
     if value is not ABSENT:
         return owner, name, value
     inherited = next((base for base in getattr(owner, "__mro__", ())[1:] if name in vars(base)), None)
@@ -104,8 +105,6 @@ def _dig(places: list[Place], value: Any, what: str) -> tuple[FunctionType, Swap
         wrapped = getattr(value, "__wrapped__", None)
         parameters = getattr(value, "cache_parameters", None)
         if wrapped is not None and parameters is not None:
-            import functools
-
             return _through(places, value, wrapped, what, functools.lru_cache(**parameters()))
         raise TargetMissing(
             f"{what} is a {type(value).__module__}.{type(value).__qualname__}, not a function; another library may "

@@ -75,12 +75,12 @@ def _forget(names: list[str]) -> None:
 
 
 def _on_import(module: ModuleType) -> None:
-    from patcher import _engine
+    waiting = [rewrite for rewrite in list(_installed.values()) if rewrite.module == module.__name__]
+    if waiting:
+        # not under the lock: another thread may hold the import lock of this package and wait for ours
+        from patcher import _engine
 
-    with _ledger.lock:
-        waiting = [rewrite for rewrite in _installed.values() if rewrite.module == module.__name__]
-        if waiting:
-            _engine.apply(waiting)
+        _engine.apply(waiting)
 
 
 def _is_loaded(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import linecache
 
 
@@ -15,7 +16,8 @@ def filename(target: str) -> str:
 
 def register(name: str, text: str) -> None:
     """Puts the text into linecache; without a modification time ``linecache.checkcache`` leaves it alone."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
+    # not splitlines(), which also cuts at form feeds and would shift the lines after one
+    lines = io.StringIO(text.replace("\r\n", "\n").replace("\r", "\n")).readlines()
     linecache.cache[name] = (len(text), None, lines, name)
 
 

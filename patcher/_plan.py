@@ -1,0 +1,131 @@
+"""Decides what one edit does to one function: where it goes, or that it is there already, or that it has no place."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass
+
+from patcher import _diagnostics, _match, _names, _pattern
+from patcher._anchors import Anchor
+from patcher._diagnostics import Candidate
+from patcher._errors import RewriteError
+from patcher._locate import Function, Scope
+from patcher._match import Match
+from patcher._normalform import Located, statements
+from patcher._rewrite import STRUCTURAL, Edit, Rewrite
+from patcher._splice import Operation, parsed
+
+ALREADY = "already there"
+MISSED = "missed"
+
+Outcome = int | str
+
+
+@dataclass(frozen=True)
+class Site:
+    """A function in its module, with the rewrite that is to be made there.
+
+    Attributes:
+        tree: the whole module.
+        path: the definitions from the module down to the function.
+        rewrite: the rewrite, for messages.
+        version: version of the package, for messages.
+    """
+
+    tree: ast.Module
+    path: list[Scope]
+    rewrite: Rewrite
+    version: str | None
+
+    @property
+    def function(self) -> Function:
+        """The function's node."""
+        return self.path[-1]
+
+    def plan(self, edit: Edit) -> tuple[Outcome, Operation | None]:
+        """What an edit does here.
+
+        Returns:
+            The index of the anchor alternative with the operation; or ``"already there"`` or ``"missed"`` with None.
+
+        Raises:
+            AnchorError: the edit is required and has no place, or more than one.
+        """
+        if self._is_done(edit):
+            return ALREADY, None
+        found = self._structural(edit) if edit.action in STRUCTURAL else self._anchored(edit)
+        if not isinstance(found, tuple):
+            return self._missed(edit, found)
+        _, operation = found
+        if unknown := _names.missing(self.tree, self.path, parsed(operation.text)):
+            return self._missed(edit, _Miss(f"the text uses {', '.join(unknown)}, which the function does not have"))
+        return found
+
+    def _missed(self, edit: Edit, miss: _Miss) -> tuple[Outcome, None]:
+        if edit.required:
+            raise _diagnostics.miss(self.rewrite, edit, miss.reason, miss.candidates, self.version)
+        return MISSED, None
+
+    def _is_done(self, edit: Edit) -> bool:
+        """Whether the function already holds the edit's own text, or what the edit says is as good."""
+        if any(_match.find(self.function, anchor) for anchor in edit.done):
+            return True
+        text = textwrap.dedent(edit.text).strip("\n")
+        if not text.strip():
+            return False
+        level = "keyword" if any(anchor.level == "keyword" for anchor in edit.anchors) else "any"
+        return bool(_match.find(self.function, Anchor(text, level)))
+
+    def _anchored(self, edit: Edit) -> tuple[int, Operation] | _Miss:
+        for index, anchor in enumerate(edit.anchors):
+            found = _match.find(self.function, anchor)
+            if len(found) > 1:
+                reason = f"the anchor matches {len(found)} times and must match once"
+                return _Miss(reason, _diagnostics.matched(self.rewrite.qualname, found, anchor))
+            if found:
+                return index, _operation(edit, found[0])
+        if not edit.required:
+            return _Miss("no statement matches the anchor")  # nobody reads the candidates, which take time to find
+        candidates = _diagnostics.nearest(self.tree, self.function, self.rewrite.qualname, edit.anchors)
+        return _Miss("no statement matches the anchor", candidates)
+
+    def _structural(self, edit: Edit) -> tuple[int, Operation] | _Miss:
+        body = self.function.body
+        if edit.action == "prepend":
+            documented = ast.get_docstring(self.function, clean=False) is not None
+            if documented and len(body) == 1:
+                return 0, Operation(Located(body[0], body[0], body, 0), "after", edit.text)
+            first = body[1 if documented else 0]
+            return 0, Operation(Located(first, first, body, 0), "before", edit.text)
+        exits = _exits(self.function)
+        if not exits:
+            return 0, Operation(Located(body[-1], body[-1], body, 0), "after", edit.text)
+        note, where = "leaves the function", self.rewrite.qualname
+        candidates = tuple(_diagnostics.candidate(place, where, Anchor("return"), 1.0, note) for place in exits)
+        return _Miss("the function leaves before its end, so text at the end would not always run", candidates)
+
+
+@dataclass(frozen=True)
+class _Miss:
+    """Why an edit has no place, and what comes near."""
+
+    reason: str
+    candidates: tuple[Candidate, ...] = ()
+
+
+def _operation(edit: Edit, match: Match) -> Operation:
+    place = match.place
+    if edit.action == "after" and isinstance(place.statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
+        raise RewriteError(f"edit {edit.name!r}: text after line {place.line} would never run")
+    if isinstance(place.statement, ast.Expr) and place.statement.value is place.node:
+        # a whole statement may be replaced by statements, an inner expression only by an expression
+        place = Located(place.statement, place.statement, place.block, place.depth)
+    return Operation(place, edit.action, _pattern.substitute(edit.text, match.captures), match.run)
+
+
+def _exits(function: Function) -> list[Located]:
+    """Statements of the function itself that leave it before its end: a return, or a raise as its last statement."""
+    found = [place for place in statements(function) if isinstance(place.node, ast.Return)]
+    last = function.body[-1]
+    return [*found, Located(last, last, function.body, 0)] if isinstance(last, ast.Raise) else found
