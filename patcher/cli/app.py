@@ -83,6 +83,47 @@ def demo(
     raise typer.Exit(command.run(output, size.value, steps=steps, seed=seed, plot=plot, as_json=as_json))
 
 
+@app.command()
+def status(*, as_json: Json = False, debug: Debug = False) -> None:
+    """Say what is patched, by which anchors.
+
+    Imports the libraries that get patched. Exits 1 if a rewrite could not be made.
+    """
+    from patcher.cli import status as command
+
+    raise typer.Exit(command.run(as_json=as_json))
+
+
+@app.command()
+def diff(
+    rewrite: Annotated[str | None, typer.Argument(help="Name of one rewrite, as in patcher status; else all.")] = None,
+    *,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show each rewritten function as a diff against upstream.
+
+    \b
+    Examples:
+      patcher diff
+      patcher diff sft-trainer | less
+    """  # noqa: D301 - click reads the backspace
+    from patcher.cli import diff as command
+
+    raise typer.Exit(command.run(rewrite, as_json=as_json))
+
+
+@app.command()
+def doctor(*, as_json: Json = False, debug: Debug = False) -> None:
+    """Say what is installed, what is patched, what is wrong, and how to mend it.
+
+    Exits 1 if something has to be mended before packed training is right.
+    """
+    from patcher.cli.doctor import command
+
+    raise typer.Exit(command.run(as_json=as_json))
+
+
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A script, or the name of a module after -m.")],

@@ -19,6 +19,6 @@ class CliError(Exception):
     """
 
     def __init__(self, message: str, remedy: str | None = None):
-        super().__init__(f"{message}. To mend it: {remedy}" if remedy else message)
+        super().__init__(f"{message}; try: {remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
