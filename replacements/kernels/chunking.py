@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +47,12 @@ class HostPlan:
     leaves: np.ndarray
     source: np.ndarray
     steps: tuple[tuple[int, int], ...]
+
+    @property
+    def previous(self) -> np.ndarray:
+        """Link that each link after step 0 continues, int64."""
+        runs = [before + np.arange(count) for (before, _), (_, count) in pairwise(self.steps)]
+        return np.concatenate(runs) if runs else np.zeros(0, np.int64)
 
     @classmethod
     def build(cls, offsets: np.ndarray, size: int, layout: Layout) -> HostPlan:
@@ -185,13 +192,19 @@ class ChunkPlan:
         links: Number of links E = count - free.
         steps: Per scan step, ``(first link, number of links)``, as host integers; the numbers never increase. Link
             ``i`` of step ``j`` continues link ``i`` of step ``j - 1``; links of step 0 leave a document's first piece.
+        passing: Number of links F after step 0: they leave a chunk whose state came in by another link.
         padded: Whether any slot is padding.
+        mixed: Whether any chunk holds several documents.
     """
 
     def __init__(self, host: HostPlan, device: torch.device) -> None:
         self.size, self.layout, self.count, self.free = host.size, host.layout, host.count, host.free
         self.links, self.steps, self.device = host.count - host.free, host.steps, device
+        self.passing = self.links - (host.steps[0][1] if host.steps else 0)
         self.padded = not bool(host.valid.all())
+        self.mixed = bool((host.document.reshape(-1, host.size) != host.document.reshape(-1, host.size)[:, :1]).any())
+        self._in_order = bool((host.source == np.arange(self.links)).all())
+        self._steady = bool((host.previous == np.arange(self.passing)).all())
         self._host = host
         self._rows: dict[Any, torch.Tensor] = {}
 
@@ -213,6 +226,11 @@ class ChunkPlan:
     def source(self) -> torch.Tensor:
         """Chunk each link leaves, int64 ``[E]``; it enters chunk ``free + e``."""
         return self._send("source")
+
+    @cached_property
+    def previous(self) -> torch.Tensor:
+        """Link that each link after step 0 continues, int64 ``[F]``; it enters the chunk this one leaves."""
+        return to_device(self._host.previous, self.device)
 
     @cached_property
     def valid(self) -> torch.Tensor:
@@ -256,14 +274,19 @@ class ChunkPlan:
         return flat.index_select(0, rows).view(-1, heads, *x.shape[3:])
 
     def sources(self, x: torch.Tensor) -> torch.Tensor:
-        """Select the source chunk of every link from ``[C, ...]``: ``[E, ...]``."""
-        if self._in_order:
-            return x[: self.links]
-        return x.index_select(0, self.source)
+        """Select the chunk every link leaves from ``[C, ...]``: ``[E, ...]``, a view where possible."""
+        return x[: self.links] if self._in_order else x.index_select(0, self.source)
 
-    @cached_property
-    def _in_order(self) -> bool:
-        return bool((self._host.source == np.arange(self.links)).all())
+    def add_to_sources(self, x: torch.Tensor, links: torch.Tensor) -> None:
+        """Add ``[E, ...]`` to the chunks the links leave, in place; no chunk is left by two."""
+        if self._in_order:
+            x[: self.links].add_(links)
+        else:
+            x.index_add_(0, self.source, links)
+
+    def before(self, x: torch.Tensor) -> torch.Tensor:
+        """For the links after step 0, select the link each continues from ``[E, ...]``; a view where possible."""
+        return x[: self.passing] if self._steady else x.index_select(0, self.previous)
 
     def _cached(self, key: Any, build: Callable[[], torch.Tensor]) -> torch.Tensor:
         if key not in self._rows:

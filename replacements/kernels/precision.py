@@ -6,21 +6,22 @@ from dataclasses import dataclass
 
 import torch
 
-_HALF = (torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True)
 class Precision:
-    """Dtypes of one call.
+    """Dtypes of one call, and products in them. Operands are batches of matrices ``[..., m, k]``, ``[..., k, n]``.
 
     Attributes:
         state: Decays, recurrent states and accumulation: float32, or float64 for float64 input.
-        product: Operands of the large matrix products. Half precision where the device multiplies it with float32
-            accumulation in hardware, else `state`.
+        product: Operands of the large matrix products: bfloat16 for bfloat16 input on CUDA, where the hardware
+            accumulates in float32, else `state`. Float16 input takes float32 operands: gradients inside a chunk can
+            exceed its range.
+        wide: Cumulative decays: float64 where the device has it.
     """
 
     state: torch.dtype
     product: torch.dtype
+    wide: torch.dtype
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Precision:
@@ -32,4 +33,42 @@ class Precision:
         if not x.is_floating_point():
             raise TypeError(f"expected a floating-point tensor, got {x.dtype}")
         state = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return cls(state, x.dtype if x.dtype in _HALF and x.device.type == "cuda" else state)
+        product = torch.bfloat16 if x.dtype == torch.bfloat16 and x.device.type == "cuda" else state
+        return cls(state, product, torch.float32 if x.device.type == "mps" else torch.float64)
+
+    def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """``a @ b`` in `state`, from operands in `product`."""
+        if self.product == self.state:
+            return a @ b
+        batch = a.shape[:-2]
+        a, b = (x.to(self.product).flatten(0, -3) for x in (a, b))
+        return _half_product(a, b, self.state).unflatten(0, batch)
+
+    def add_matmul(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+        """``out += alpha * a @ b`` in place; ``out`` is in `state` and its batch axes can be viewed as one."""
+        if self.product != self.state:
+            return out.add_(self.matmul(a, b), alpha=alpha)
+        flat = out.view(-1, *out.shape[-2:])
+        flat.baddbmm_(a.flatten(0, -3), b.flatten(0, -3), alpha=alpha)
+        return out
+
+
+def _half_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Half-precision batched product; where torch can, without rounding the float32 accumulator."""
+    if _keeps_accumulator():
+        return torch.bmm(a, b, out_dtype=dtype)
+    return torch.bmm(a, b).to(dtype)
+
+
+_KEEPS: list[bool] = []
+
+
+def _keeps_accumulator() -> bool:
+    if not _KEEPS:
+        ones = torch.ones(1, 8, 8, dtype=torch.bfloat16, device="cuda")
+        try:
+            torch.bmm(ones, ones, out_dtype=torch.float32)
+            _KEEPS.append(True)
+        except (TypeError, RuntimeError):  # a torch without the overload, or a card without the kernel
+            _KEEPS.append(False)
+    return _KEEPS[0]

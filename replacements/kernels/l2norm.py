@@ -1,0 +1,24 @@
+"""Normalisation of queries and keys, with its gradient."""
+
+from __future__ import annotations
+
+import torch
+
+EPS = 1e-6  # inside the root, as the fused kernels have it
+
+
+def l2norm(x: torch.Tensor) -> torch.Tensor:
+    """``x / sqrt(sum x^2 + eps)`` over the last axis."""
+    return x * inverse_norm(x)
+
+
+def inverse_norm(x: torch.Tensor) -> torch.Tensor:
+    """``1 / sqrt(sum x^2 + eps)``, last axis kept."""
+    return torch.linalg.vecdot(x, x).add_(EPS).rsqrt_().unsqueeze(-1)
+
+
+def l2norm_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Gradient by ``x`` from that of ``l2norm(x)``."""
+    scale = inverse_norm(x)
+    unit = x * scale
+    return (grad - unit * torch.linalg.vecdot(unit, grad).unsqueeze(-1)).mul_(scale)
