@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -25,21 +26,36 @@ class Target:
     module: bool = False
 
     def check(self) -> None:
-        """Raise CliError if there is no such script."""
-        if not self.module and not os.path.exists(self.name):
-            raise CliError(f"no such script: {self.name}", f"patcher run -m {self.name}, if it is a module")
+        """Raise CliError if there is no such script or module."""
+        if not self.module:
+            if not os.path.exists(self.name):
+                raise CliError(f"no such script: {self.name}", f"patcher run -m {self.name}, if it is a module")
+            return
+        self._set_path()
+        try:
+            found = importlib.util.find_spec(self.name) is not None
+        except ModuleNotFoundError:  # a parent package is missing
+            found = False
+        if not found:
+            raise CliError(f"no module named {self.name}", "patcher run SCRIPT, without -m, for a file")
 
     def run(self) -> None:
         """Run it. Whatever it raises, SystemExit and KeyboardInterrupt included, comes out of here."""
         sys.argv = [self.name, *self.arguments]
+        self._set_path()
         if self.module:
-            sys.path[0] = os.getcwd()
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
         else:
-            if os.path.isfile(self.name):
-                # runpy puts folders and zip files on the path itself.
-                sys.path[0] = os.path.dirname(os.path.realpath(self.name))
             runpy.run_path(self.name, run_name="__main__")
+
+    def _set_path(self) -> None:
+        """The first place to import from: the current folder for a module, the script's folder for a script."""
+        if getattr(sys.flags, "safe_path", False):  # python -P puts neither there
+            return
+        if self.module:
+            sys.path[0] = os.getcwd()
+        elif os.path.isfile(self.name):  # runpy puts folders and zip files on the path itself
+            sys.path[0] = os.path.dirname(os.path.realpath(self.name))
 
 
 class Launch(BaseException):
