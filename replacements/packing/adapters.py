@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from replacements.kernels.causal_conv1d import causal_conv1d as conv_op
 from replacements.kernels.gated_delta_rule import gated_delta_rule as gated_delta_op
-from replacements.packing.families import CONV, GATED_DELTA
+from replacements.kernels.kimi_delta_attention import kimi_delta_attention as kda_op
+from replacements.kernels.selective_scan import selective_scan as scan_op
+from replacements.kernels.ssd import ssd as ssd_op
+from replacements.packing.families import CONV, GATED_DELTA, KDA, SELECTIVE_SCAN, SSD
 
 if TYPE_CHECKING:
     import torch
@@ -34,17 +37,38 @@ def causal_conv1d(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor
 
 def gated_delta_rule(segments: Segments, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     """`chunk_gated_delta_rule(query, key, value, g=…, beta=…, use_qk_l2norm_in_kernel=…) -> (out, state)`."""
-    call = _bind(
-        "gated_delta_rule", ("q", "k", "v", "g", "beta"), args, kwargs, {"query": "q", "key": "k", "value": "v"}
-    )
+    call = _bind("gated_delta_rule", _DELTA_ARGUMENTS, args, kwargs, _DELTA_ALIASES)
     _refuse_state(call, "initial_state", "output_final_state")
-    out = gated_delta_op(
-        *(call[name] for name in ("q", "k", "v", "g", "beta")),
-        segments=segments,
-        scale=call.get("scale"),
-        qk_l2norm=bool(call.get("use_qk_l2norm_in_kernel", False)),
-    )
-    return out, None
+    return gated_delta_op(*(call[name] for name in _DELTA_ARGUMENTS), segments=segments, **_delta_options(call)), None
+
+
+def kimi_delta_attention(segments: Segments, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    """`chunk_kimi_delta_attention(query, key, value, g=…, beta=…, …) -> (out, state)`."""
+    call = _bind("kimi_delta_attention", _DELTA_ARGUMENTS, args, kwargs, _DELTA_ALIASES)
+    _refuse_state(call, "initial_state", "output_final_state")
+    return kda_op(*(call[name] for name in _DELTA_ARGUMENTS), segments=segments, **_delta_options(call)), None
+
+
+def ssd(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`mamba_chunk_scan_combined(x | hidden_states [B, T, H, P], dt, A, B, C, chunk_size=…, D=…, z=…, …)`."""
+    names = ("x", "dt", "A", "B", "C", "chunk_size")
+    call = _bind("ssd", names, args, kwargs, {"hidden_states": "x"})
+    _refuse_state(call, "initial_states", "return_final_states", "return_varlen_states")
+    options = {name: call[name] for name in ("D", "z", "dt_bias", "dt_softplus", "dt_limit") if name in call}
+    return ssd_op(*(call[name] for name in names[:-1]), segments=segments, **options)
+
+
+def selective_scan(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`selective_scan_fn(u | hidden_states [B, D, T], delta | dt, A, B, C, D=…, z=…, delta_bias=…, …)`."""
+    names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus")
+    call = _bind("selective_scan", names, args, kwargs, {"hidden_states": "u", "dt": "delta"})
+    _refuse_state(call, "return_last_state")
+    options = {name: call[name] for name in names[5:] if name in call}
+    return scan_op(*(call[name] for name in names[:5]), segments=segments, **options)
+
+
+def declined(segments: Segments, *args: Any, **kwargs: Any) -> None:
+    """A fused kernel: `None` sends the mixer on to the separate ones, which are wrapped themselves."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +81,31 @@ class Kernel:
 
 _CONV = Kernel((CONV,), causal_conv1d)
 _GATED_DELTA = Kernel((GATED_DELTA,), gated_delta_rule)
+_KDA = Kernel((KDA,), kimi_delta_attention)
+_SSD = Kernel((SSD,), ssd)
+_SCAN = Kernel((SELECTIVE_SCAN,), selective_scan)
+_FUSED = Kernel((), declined)
 
 #: Every name under which a mixer of some transformers generation calls a kernel.
 KERNELS: dict[str, Kernel] = {
     "causal_conv1d_fn": _CONV,
     "chunk_gated_delta_rule": _GATED_DELTA,
     "torch_chunk_gated_delta_rule": _GATED_DELTA,
+    "chunk_kimi_delta_attention": _KDA,
+    "mamba2_chunk_scan": _SSD,
+    "mamba_chunk_scan_combined": _SSD,
+    "mamba2_split_conv1d_scan_combined": _FUSED,
+    "mamba_selective_scan": _SCAN,
+    "selective_scan_fn": _SCAN,
+    "mamba_inner_fn": _FUSED,
 }
+
+_DELTA_ARGUMENTS = ("q", "k", "v", "g", "beta")
+_DELTA_ALIASES = {"query": "q", "key": "k", "value": "v"}
+
+
+def _delta_options(call: dict[str, Any]) -> dict[str, Any]:
+    return {"scale": call.get("scale"), "qk_l2norm": bool(call.get("use_qk_l2norm_in_kernel", False))}
 
 
 def _bind(

@@ -8,6 +8,8 @@ its code names:
 - `MethodPoint`: the mixer has a method for kernels beside one with the operations written out, and takes the second
   on a CPU or without kernels.
 
+A convolution that a mixer calls in line, as a module, is not a point: the runtime hooks the module.
+
 A wrapper without a current scope is the original call. With one it runs the op through its adapter and notes the use.
 """
 
@@ -24,17 +26,22 @@ from typing import TYPE_CHECKING, Any
 from replacements.packing.adapters import KERNELS
 from replacements.packing.boundaries import EXPLICIT
 from replacements.packing.current import current
+from replacements.packing.families import CONV, SEQ_IDX
+from replacements.packing.masks import sees_documents
+from replacements.packing.structure import is_row_convolution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import nn
 
-    from replacements.packing.families import Family
+    from replacements.packing.families import Family, Mixer
 
 #: Method pairs: with the kernels, and with the operations written out.
 _KERNEL_METHOD = "cuda_kernels_forward"
 _PLAIN_METHODS = ("torch_forward", "slow_forward")
+
+_MASK_FUNCTION = "create_causal_mask"
 
 _lock = threading.Lock()
 _wrapped: dict[Point, tuple[Any, Any]] = {}
@@ -60,6 +67,16 @@ class Point:
 
 class GlobalPoint(Point):
     """A module global that mixers call."""
+
+
+class MaskPoint(Point):
+    """A module global that builds the attention mask of a model which does not show it the positions."""
+
+    ops = ()
+
+    def wrapper(self, original: Any) -> Any:
+        """The mask function, given the positions of the current documents."""
+        return sees_documents(original)
 
 
 class AttributePoint(Point):
@@ -112,23 +129,38 @@ class KernelAttribute:
         vars(mixer)[self.name] = kernel
 
 
-def points_of(mixers: Mapping[nn.Module, tuple[str, Family]]) -> list[Point]:
-    """Every dispatch point of a model's mixers, once each."""
-    return list(dict.fromkeys(point for mixer in one_of_each(mixers) for point in _points(mixer)))
+def points_of(mixers: Mapping[nn.Module, Mixer]) -> list[Point]:
+    """Every dispatch point of a model's mixers, and of the masks beside them, once each."""
+    return list(
+        dict.fromkeys(
+            point
+            for module, mixer in one_of_each(mixers).items()
+            for point in [*_points(module), *_mask_points(mixer.family)]
+        )
+    )
 
 
-def unreachable(mixers: Mapping[nn.Module, tuple[str, Family]]) -> list[str]:
-    """`Mixer.op` for each op of a mixer class that is called in none of the known ways."""
+def inline_convolutions(module: nn.Module, mixer: Mixer) -> list[nn.Module]:
+    """The depthwise convolutions of a mixer that calls them itself and not through a kernel."""
+    if CONV not in mixer.ops or any(CONV in point.ops for point in _points(module)):
+        return []
+    return [child for child in module.children() if is_row_convolution(child)]
+
+
+def unreachable(mixers: Mapping[nn.Module, Mixer]) -> list[str]:
+    """`Class.op` for each op of a mixer class that is called in none of the known ways."""
     missing = []
-    for mixer, family in one_of_each(mixers).items():
-        reached = {op for point in _points(mixer) for op in point.ops}
-        missing += [f"{type(mixer).__name__}.{op}" for op in family.ops if op not in reached]
+    for module, mixer in one_of_each(mixers).items():
+        reached = {op for point in _points(module) for op in point.ops} | {SEQ_IDX}
+        if inline_convolutions(module, mixer):
+            reached.add(CONV)
+        missing += [f"{type(module).__name__}.{op}" for op in mixer.ops if op not in reached]
     return sorted(missing)
 
 
-def one_of_each(mixers: Mapping[nn.Module, tuple[str, Family]]) -> dict[nn.Module, Family]:
-    """One mixer of each class, with its family."""
-    return dict({type(m): (m, family) for m, (_, family) in mixers.items()}.values())
+def one_of_each(mixers: Mapping[nn.Module, Mixer]) -> dict[nn.Module, Mixer]:
+    """One mixer of each class."""
+    return dict({type(module): (module, mixer) for module, mixer in mixers.items()}.values())
 
 
 def _points(mixer: nn.Module) -> list[Point]:
@@ -139,12 +171,17 @@ def _points(mixer: nn.Module) -> list[Point]:
     held = [name for name in KERNELS if name in vars(mixer)]
     if held:
         return [AttributePoint(cls, name) for name in held]
-    found = []
+    found: list[Point] = []
     for base in cls.__mro__:
         module = sys.modules.get(base.__module__)
         named = _names_in_code(base) & KERNELS.keys()
         found += [GlobalPoint(module, name) for name in sorted(named) if callable(vars(module).get(name))]
     return found
+
+
+def _mask_points(family: Family) -> list[Point]:
+    module = sys.modules[family.module]
+    return [MaskPoint(module, _MASK_FUNCTION)] if family.blind_mask and hasattr(module, _MASK_FUNCTION) else []
 
 
 def _definer(cls: type, name: str) -> type:

@@ -8,30 +8,30 @@ if TYPE_CHECKING:
     from torch import nn
 
     from replacements.packing.current import Scope
-    from replacements.packing.families import Family
+    from replacements.packing.families import Mixer
 
 
 class HandshakeError(RuntimeError):
     """A packed forward ran and some mixer did not use the boundaries."""
 
 
-def check_handshake(scope: Scope, mixers: dict[nn.Module, tuple[str, Family]]) -> None:
+def check_handshake(scope: Scope, mixers: dict[nn.Module, Mixer]) -> None:
     """Raises if a mixer ran a packed forward without the boundaries in one of its ops.
 
     Args:
         scope: The scope of the forward that just ended.
-        mixers: The model's mixers, each with its name in the model and its family.
+        mixers: The model's mixers.
 
     Raises:
         HandshakeError: Names each mixer and the ops that did not use the boundaries.
     """
     missing = {}
-    for mixer, (name, family) in mixers.items():
-        used = scope.used.get(mixer)
-        if used is not None and not used.issuperset(family.ops):
-            missing[name] = [op for op in family.ops if op not in used]
+    for module, mixer in mixers.items():
+        used = scope.used.get(module)
+        if used is not None and not used.issuperset(mixer.ops):
+            missing[mixer.name] = [op for op in mixer.ops if op not in used]
     if mixers and not scope.used:
-        missing = {name: list(family.ops) for name, family in mixers.values()}
+        missing = {mixer.name: list(mixer.ops) for mixer in mixers.values()}
     if missing:
         raise HandshakeError(_message(missing))
 

@@ -6,14 +6,18 @@ libraries add, silently switches that off.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from replacements.packing.boundaries import BoundaryError
+from replacements.packing.boundaries import BoundaryError, segments_to_positions
+from replacements.packing.current import current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from replacements.kernels.segments import Segments
 
 
@@ -38,3 +42,17 @@ def drop_attention_mask(kwargs: dict[str, Any], segments: Segments) -> None:
             "on the right (`padding_side='right'`), or leave the mask out."
         )
     kwargs["attention_mask"] = None
+
+
+def sees_documents(create_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """A mask function that looks at the documents of the current row, for models that do not pass it positions."""
+
+    @functools.wraps(create_mask)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = current()
+        if scope is not None and scope.segments is not None:
+            device = next(v.device for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
+            kwargs["position_ids"] = segments_to_positions(scope.segments, device)
+        return create_mask(*args, **kwargs)
+
+    return call

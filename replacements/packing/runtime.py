@@ -8,22 +8,20 @@ the outer forward call it directly. Whichever is entered first opens a scope, an
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
+from replacements.kernels.causal_conv1d import causal_conv1d
 from replacements.packing import dispatch
-from replacements.packing.boundaries import BoundaryError, find_documents, segments_to_positions
+from replacements.packing.boundaries import BoundaryError, find_documents, segments_to_positions, segments_to_seq_idx
 from replacements.packing.current import Scope, current, enter, leave
+from replacements.packing.families import CONV, SEQ_IDX
 from replacements.packing.handshake import check_handshake
 from replacements.packing.masks import drop_attention_mask
 from replacements.packing.recompute import bind_checkpoints, release_checkpoints
 from replacements.packing.structure import Anatomy
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from replacements.packing.families import Family
 
 _ATTRIBUTE = "_patcher_runtime"
 #: What travels in a batch for the doors alone; no model below them needs it.
@@ -36,7 +34,7 @@ class Runtime:
     Attributes:
         model: The module the trainer calls.
         backbone: The module that holds the decoder layers.
-        mixers: Every recurrent mixer, with its name in the model and its family.
+        mixers: Every recurrent mixer.
         packed_forwards: How many forwards held more than one document.
         checked: Whether the handshake has been made.
     """
@@ -45,7 +43,7 @@ class Runtime:
         anatomy = Anatomy.of(model)
         self.model = model
         self.backbone = anatomy.backbone
-        self.mixers: dict[nn.Module, tuple[str, Family]] = anatomy.mixers
+        self.mixers = anatomy.mixers
         self.checkpointed = [module for module in model.modules() if hasattr(module, "gradient_checkpointing")]
         self.packed_forwards = 0
         self.checked = False
@@ -56,9 +54,11 @@ class Runtime:
         for door in {id(m): m for m in (self.model, self.backbone)}.values():
             self._handles.append(door.register_forward_pre_hook(self._open, with_kwargs=True, prepend=True))
             self._handles.append(door.register_forward_hook(self._close, always_call=True))
-        for mixer in self.mixers:
-            self._handles.append(mixer.register_forward_pre_hook(self._enter_mixer))
-            self._handles.append(mixer.register_forward_hook(self._leave_mixer, always_call=True))
+        for module, mixer in self.mixers.items():
+            self._handles.append(module.register_forward_pre_hook(self._enter_mixer, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._leave_mixer, always_call=True))
+            for convolution in dispatch.inline_convolutions(module, mixer):
+                self._handles.append(convolution.register_forward_hook(self._isolate_convolution))
 
     def detach(self) -> None:
         """Takes every hook and checkpoint wrapper back."""
@@ -101,11 +101,26 @@ class Runtime:
             self.checked = True
 
     @torch.compiler.disable
-    def _enter_mixer(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter_mixer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = current()
-        if scope is not None and scope.owner is self:
-            scope.mixer = module
-            scope.used.setdefault(module, set())
+        if scope is None or scope.owner is not self:
+            return None
+        scope.mixer = module
+        scope.used.setdefault(module, set())
+        if scope.segments is None or SEQ_IDX not in self.mixers[module].ops:
+            return None
+        scope.record(SEQ_IDX)
+        return args, {**kwargs, "seq_idx": segments_to_seq_idx(scope.segments, _device(args, kwargs))}
+
+    @torch.compiler.disable
+    def _isolate_convolution(self, module: nn.Conv1d, args: tuple[Any, ...], output: torch.Tensor) -> Any:
+        """The output of a convolution that its mixer calls in line, anew with boundaries; padding stays at the end."""
+        scope = current()
+        if scope is None or scope.owner is not self or scope.segments is None:
+            return None
+        scope.record(CONV)
+        isolated = causal_conv1d(args[0], module.weight.squeeze(1), module.bias, scope.segments)
+        return nn.functional.pad(isolated, (0, output.shape[-1] - isolated.shape[-1]))
 
     @torch.compiler.disable
     def _leave_mixer(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -133,12 +148,15 @@ def runtime_of(model: nn.Module) -> Runtime | None:
 def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Any, positions_agree: bool) -> None:
     """Sets the arguments without which attention does not keep the documents of a row apart."""
     accepted = _parameters(module)
-    device = next(value.device for value in kwargs.values() if isinstance(value, torch.Tensor))
     drop_attention_mask(kwargs, segments)
     if "use_cache" in accepted or accepted["**"]:
         kwargs["use_cache"] = False
     if not positions_agree and ("position_ids" in accepted or accepted["**"]):
-        kwargs["position_ids"] = segments_to_positions(segments, device)
+        kwargs["position_ids"] = segments_to_positions(segments, _device((), kwargs))
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    return next(value.device for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
 
 
 def _by_name(
