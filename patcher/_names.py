@@ -27,6 +27,7 @@ def missing(tree: ast.Module, path: list[Scope], body: Iterable[ast.stmt]) -> li
         if not isinstance(scope, ast.ClassDef):
             known |= {argument.arg for argument in ast.walk(scope.args) if isinstance(argument, ast.arg)}
             known |= set(_bound(scope))
+            known |= {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}  # it reads them itself
     known |= set(_bound(tree))
     return [] if "*" in known else sorted(needed - known)
 

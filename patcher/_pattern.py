@@ -134,10 +134,10 @@ def substitute(text: str, captures: Mapping[str, str]) -> str:
     """
 
     def value(match: re.Match) -> str:
-        name = match[3] or match[2]
-        if name not in captures:
-            raise RewriteError(f"text {text!r} uses {match[0]!r}, which its anchor does not capture")
-        capture = captures[name]
+        try:
+            capture = captures[match[3] or match[2]]
+        except KeyError:
+            raise RewriteError(f"text {text!r} uses {match[0]!r}, which its anchor does not capture") from None
         return capture if match[1] or _ATOM.match(capture) or not _splits(capture) else f"({capture})"
 
     return _HOLE.sub(value, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections import defaultdict
 from dataclasses import dataclass
 
 from patcher import _diagnostics, _match, _names, _pattern
@@ -12,6 +13,7 @@ from patcher._diagnostics import Candidate
 from patcher._errors import RewriteError
 from patcher._locate import Function, Scope
 from patcher._match import Match
+from patcher._namespace import CELL
 from patcher._normalform import Located, statements
 from patcher._rewrite import STRUCTURAL, Edit, Rewrite
 from patcher._splice import Operation, parsed
@@ -52,12 +54,16 @@ class Site:
         Raises:
             AnchorError: the edit is required and has no place, or more than one.
         """
-        if self._is_done(edit):
+        if any(_match.find(self.function, anchor) for anchor in edit.done) or self._calls_are_there(edit):
             return ALREADY, None
         found = self._structural(edit) if edit.action in STRUCTURAL else self._anchored(edit)
-        if not isinstance(found, tuple):
+        if found == ALREADY:
+            return ALREADY, None
+        if isinstance(found, _Miss):
             return self._missed(edit, found)
         _, operation = found
+        if self._is_made(edit, operation):
+            return ALREADY, None
         if unknown := _names.missing(self.tree, self.path, parsed(operation.text)):
             return self._missed(edit, _Miss(f"the text uses {', '.join(unknown)}, which the function does not have"))
         return found
@@ -67,17 +73,40 @@ class Site:
             raise _diagnostics.miss(self.rewrite, edit, miss.reason, miss.candidates, self.version)
         return MISSED, None
 
-    def _is_done(self, edit: Edit) -> bool:
-        """Whether the function already holds the edit's own text, or what the edit says is as good."""
-        if any(_match.find(self.function, anchor) for anchor in edit.done):
-            return True
+    def _calls_are_there(self, edit: Edit) -> bool:
+        """Whether the edit's own text is there, for a text that no upstream could have written."""
+        return CELL in edit.text and bool(self._own(edit))
+
+    def _own(self, edit: Edit) -> list[Match]:
         text = textwrap.dedent(edit.text).strip("\n")
         if not text.strip():
-            return False
-        level = "keyword" if any(anchor.level == "keyword" for anchor in edit.anchors) else "any"
-        return bool(_match.find(self.function, Anchor(text, level)))
+            return []
+        return _match.find(self.function, Anchor(text, "keyword" if _is_keyword(edit) else "any"))
 
-    def _anchored(self, edit: Edit) -> tuple[int, Operation] | _Miss:
+    def _is_made(self, edit: Edit, operation: Operation) -> bool:
+        """Whether the edit's own text stands just where the operation would put it.
+
+        A plain text (``x = 1``, ``$A + 1``) may stand elsewhere by chance. An anchor may match its own replacement.
+        """
+        place, block = operation.place, operation.place.block
+        for match in self._own(edit):
+            own = match.place
+            if operation.action == "replace":
+                if _outlives(edit) and any(node is place.node for node in ast.walk(own.node)):
+                    return True
+                continue
+            if own.block is not block:
+                continue
+            start = _index(block, own.statement)
+            stop, anchor = start + match.run, _index(block, place.statement)
+            structural = edit.action in STRUCTURAL
+            if operation.action == "before" and (stop == anchor or (structural and start == anchor)):
+                return True
+            if operation.action == "after" and (start == anchor + operation.run or (structural and stop == anchor + 1)):
+                return True
+        return False
+
+    def _anchored(self, edit: Edit) -> tuple[int, Operation] | _Miss | str:
         for index, anchor in enumerate(edit.anchors):
             found = _match.find(self.function, anchor)
             if len(found) > 1:
@@ -85,6 +114,8 @@ class Site:
                 return _Miss(reason, _diagnostics.matched(self.rewrite.qualname, found, anchor))
             if found:
                 return index, _operation(edit, found[0])
+        if edit.action == "replace" and not _pattern.has_holes(edit.text) and self._own(edit):
+            return ALREADY  # the anchor is gone and what was to replace it is there
         if not edit.required:
             return _Miss("no statement matches the anchor")  # nobody reads the candidates, which take time to find
         candidates = _diagnostics.nearest(self.tree, self.function, self.rewrite.qualname, edit.anchors)
@@ -122,6 +153,23 @@ def _operation(edit: Edit, match: Match) -> Operation:
         # a whole statement may be replaced by statements, an inner expression only by an expression
         place = Located(place.statement, place.statement, place.block, place.depth)
     return Operation(place, edit.action, _pattern.substitute(edit.text, match.captures), match.run)
+
+
+def _outlives(edit: Edit) -> bool:
+    """Whether an anchor of the edit matches the edit's own text, so that finding it does not mean that it is unmade."""
+    filled = _pattern.substitute(edit.text, defaultdict(lambda: "_"))
+    if _is_keyword(edit):
+        filled = f"_({filled})"
+    function = ast.FunctionDef(name="_", body=parsed(filled), decorator_list=[])
+    return any(_match.find(function, anchor, any_level=True) for anchor in edit.anchors)
+
+
+def _is_keyword(edit: Edit) -> bool:
+    return any(anchor.level == "keyword" for anchor in edit.anchors)
+
+
+def _index(block: list[ast.stmt], statement: ast.stmt) -> int:
+    return next(index for index, node in enumerate(block) if node is statement)
 
 
 def _exits(function: Function) -> list[Located]:

@@ -7,6 +7,8 @@ import ast
 from patcher._errors import RewriteError
 from patcher._splice import Operation, parsed
 
+_ADVICE = "the edits do not fit the layout of these lines. Write the anchor for the statement around them"
+
 
 def check(tree: ast.Module, edited: str, operations: list[Operation]) -> None:
     """Compares the edited text with its old tree.
@@ -22,11 +24,9 @@ def check(tree: ast.Module, edited: str, operations: list[Operation]) -> None:
     try:
         result = ast.parse(edited)
     except SyntaxError as error:
-        raise RewriteError(
-            f"the edited text does not parse ({error}); the edits do not fit the layout there"
-        ) from error
+        raise RewriteError(f"the edited text does not parse ({error}); {_ADVICE}") from error
     if ast.dump(result) != ast.dump(_expected(tree, operations)):
-        raise RewriteError("the edited text changes more than the edits ask for; the edits do not fit the layout there")
+        raise RewriteError(f"the edited text changes more than the edits ask for; {_ADVICE}")
 
 
 def _expected(tree: ast.Module, operations: list[Operation]) -> ast.Module:

@@ -27,7 +27,9 @@ class Edit:
         text: Python to put there. ``$NAME`` repeats what the anchor's hole matched.
         required: whether a miss is an error. An optional edit that misses warns once.
         lost: what the user loses when an optional edit misses.
-        done: anchors that mean that the result is already there. The edit's own text always means it.
+        done: anchors that mean that the result is already there. The edit's own text means it too: anywhere if it
+            calls ``__patcher__``, else where the edit would put it. A replacement with holes and without a call
+            cannot be told from upstream's own text once its anchor is gone, and needs this.
     """
 
     name: str
