@@ -229,7 +229,7 @@ def _between_backward(
     grad_carry: torch.Tensor | None,
     grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Add to the gradients of v, B and C; return those of log decays and of decay sums ``[c, l, H]``, and the carry's."""
+    """Add to the gradients of v, B and C; return those of log decays, decay sums ``[c, l, H]`` and the carry."""
     grad_v, grad_b, grad_c = grads
     states = chunks.states(carry)
     decayed = grad_y * chunks.enter

@@ -22,7 +22,7 @@ from ..segments import Segments
 _SIZES = (16, 32, 64, 128)
 # Cost of one element of a [size, size] product, and of a state, in multiply-adds of a matrix product: they are
 # limited by memory, on a CPU and on an accelerator by about the same factor.
-_PAIR_COST = 80
+_PAIR_COST = 40
 _STATE_COST = 40
 # Elements of [size, size] products and states per block of chunks.
 _BLOCK_CPU = 1 << 20
