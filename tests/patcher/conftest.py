@@ -1,6 +1,8 @@
 """A clean engine and throw-away packages for each test."""
 
 import importlib
+import os
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -11,8 +13,11 @@ from patcher import _importhook, _ledger, _log, _session
 
 
 @pytest.fixture(autouse=True)
-def clean_engine(monkeypatch):
+def clean_engine(request, monkeypatch):
     """The tests' rewrites, hooks and warnings are their own; what `import patcher` installed stays as it is."""
+    if request.path.parent != Path(__file__).parent:
+        yield  # the command line's tests speak of the real ones
+        return
     from patcher import _engine
 
     watched = dict(_importhook._hooks)
@@ -56,3 +61,19 @@ def packages(tmp_path, monkeypatch):
         module = sys.modules[name]
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)) or hasattr(module, "__fake__"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def python():
+    """Runs a fresh interpreter and returns what it prints."""
+
+    def run(*arguments: str, fails: bool = False, **variables: str) -> str:
+        environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment |= {"PATCHER_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
+        )
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    return run
