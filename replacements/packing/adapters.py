@@ -1,8 +1,8 @@
 """Reads the calls that transformers' mixers make to their kernels and runs the boundary-aware op instead.
 
 Each adapter takes the caller's arguments under every name that a transformers generation gives them, and the
-segments of the row. Arguments that only steer an upstream kernel are dropped; arguments that would tie the row to an
-earlier call (a cached state) cannot be honoured and raise.
+segments of the row. Arguments that only steer an upstream kernel are dropped. A state from an earlier call cannot be
+honoured and raises; a final state that older mixers always ask for, and use with a cache alone, is `None`.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ def kimi_delta_attention(segments: Segments, *args: Any, **kwargs: Any) -> tuple
     return kda_op(*(call[name] for name in _DELTA_ARGUMENTS), segments=segments, **_delta_options(call)), None
 
 
-def ssd(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor:
+def ssd(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor, None]:
     """`mamba_chunk_scan_combined(x | hidden_states [B, T, H, P], dt, A, B, C, chunk_size=…, D=…, z=…, …)`."""
     names = ("x", "dt", "A", "B", "C", "chunk_size")
     call = _bind("ssd", names, args, kwargs, {"hidden_states": "x"})
-    _refuse_state(call, "initial_states", "return_final_states", "return_varlen_states")
+    _refuse_state(call, "initial_states", "return_varlen_states")
     options = {name: call[name] for name in ("D", "z", "dt_bias", "dt_softplus", "dt_limit") if name in call}
-    return ssd_op(*(call[name] for name in names[:-1]), segments=segments, **options)
+    out = ssd_op(*(call[name] for name in names[:-1]), segments=segments, **options)
+    return (out, None) if call.get("return_final_states") else out
 
 
-def selective_scan(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor:
+def selective_scan(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor, None]:
     """`selective_scan_fn(u | hidden_states [B, D, T], delta | dt, A, B, C, D=…, z=…, delta_bias=…, …)`."""
     names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus")
     call = _bind("selective_scan", names, args, kwargs, {"hidden_states": "u", "dt": "delta"})
-    _refuse_state(call, "return_last_state")
     options = {name: call[name] for name in names[5:] if name in call}
-    return scan_op(*(call[name] for name in names[:5]), segments=segments, **options)
+    out = scan_op(*(call[name] for name in names[:5]), segments=segments, **options)
+    return (out, None) if call.get("return_last_state") else out
 
 
 def declined(segments: Segments, *args: Any, **kwargs: Any) -> None:

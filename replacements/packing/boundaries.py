@@ -17,7 +17,8 @@ from replacements.kernels.segments import Segments
 #: Keyword arguments that say where documents start, in order of precedence.
 EXPLICIT = ("seq_idx", "cu_seq_lens_q", "cu_seqlens", "packed_seq_lengths")
 
-_CACHES = ("past_key_values", "cache", "cache_params")
+#: Keyword arguments that hold the state of earlier calls.
+CACHES = ("past_key_values", "cache", "cache_params")
 
 
 class BoundaryError(ValueError):
@@ -84,7 +85,7 @@ def _positions_on_host(kwargs: Mapping[str, Any], rows: int, length: int) -> np.
     """
     positions = kwargs.get("position_ids")
     explicit = any(kwargs.get(name) is not None for name in EXPLICIT)
-    if positions is None or length == 1 or any(kwargs.get(name) is not None for name in _CACHES):
+    if positions is None or length == 1 or any(kwargs.get(name) is not None for name in CACHES):
         return None
     if not explicit and _has_padding(kwargs.get("attention_mask")):
         return None

@@ -23,6 +23,9 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import wrapt
+from torch import nn
+
 from replacements.packing.adapters import KERNELS
 from replacements.packing.boundaries import EXPLICIT
 from replacements.packing.current import current
@@ -32,8 +35,6 @@ from replacements.packing.structure import is_row_convolution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
     from replacements.packing.families import Family, Mixer
 
@@ -105,9 +106,15 @@ class MethodPoint(Point):
             scope = current()
             if scope is None or scope.segments is None:
                 return original(mixer, *args, **kwargs)
-            return packed(mixer, *args, **kwargs)
+            return packed(_WithoutFusedKernel(mixer), *args, **kwargs)
 
         return method
+
+
+class _WithoutFusedKernel(wrapt.ObjectProxy):
+    """A mixer that says it is not training: kernel methods then take the separate kernels, which have boundaries."""
+
+    training = False
 
 
 class KernelAttribute:
@@ -144,7 +151,7 @@ def inline_convolutions(module: nn.Module, mixer: Mixer) -> list[nn.Module]:
     """The depthwise convolutions of a mixer that calls them itself and not through a kernel."""
     if CONV not in mixer.ops or any(CONV in point.ops for point in _points(module)):
         return []
-    return [child for child in module.children() if is_row_convolution(child)]
+    return [child for child in module.children() if type(child) is nn.Conv1d and is_row_convolution(child)]
 
 
 def unreachable(mixers: Mapping[nn.Module, Mixer]) -> list[str]:

@@ -15,7 +15,13 @@ from torch import nn
 
 from replacements.kernels.causal_conv1d import causal_conv1d
 from replacements.packing import dispatch
-from replacements.packing.boundaries import BoundaryError, find_documents, segments_to_positions, segments_to_seq_idx
+from replacements.packing.boundaries import (
+    CACHES,
+    BoundaryError,
+    find_documents,
+    segments_to_positions,
+    segments_to_seq_idx,
+)
 from replacements.packing.current import Scope, current, enter, leave
 from replacements.packing.families import CONV, SEQ_IDX
 from replacements.packing.handshake import check_handshake
@@ -147,6 +153,11 @@ def runtime_of(model: nn.Module) -> Runtime | None:
 
 def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Any, positions_agree: bool) -> None:
     """Sets the arguments without which attention does not keep the documents of a row apart."""
+    if any(kwargs.get(name) is not None for name in CACHES):
+        raise BoundaryError(
+            "A packed row was given a cache: its documents cannot be continued from, or leave behind, one state. "
+            "Leave the cache out of calls with packed rows."
+        )
     accepted = _parameters(module)
     drop_attention_mask(kwargs, segments)
     if "use_cache" in accepted or accepted["**"]:
