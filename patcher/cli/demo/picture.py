@@ -58,7 +58,7 @@ def _losses(axes: Axes, report: Report) -> None:
         axes.plot(thousands, curve.loss, color=colour, alpha=0.25, linewidth=1)
         label = f"{name}: {curve.tokens_per_second:,.0f} real tokens/s"
         axes.plot(thousands, _smooth(curve.loss), color=colour, linewidth=2, label=label)
-    axes.set_title(f"Same loss, {report.speed_up:.1f}x the real tokens per second", loc="left", fontsize=11)
+    axes.set_title(f"Packing: {report.speed_up:.1f}x the real tokens per second", loc="left", fontsize=11)
     axes.set_xlabel("real tokens seen (thousands)")
     axes.set_ylabel("training loss (nats per token)")
     axes.legend(frameon=False)

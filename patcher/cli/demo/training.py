@@ -94,7 +94,9 @@ def require_packing(built: SFTTrainer) -> None:
         CliError: the trainer does not pack.
     """
     if not built.args.packing:
-        raise CliError("the guard trained padded instead of packed; its warning gives the reason", "patcher doctor")
+        verdict = getattr(built, "_patcher_verdict", None)
+        reason = verdict.sentence if verdict is not None else "the patch is not in place"
+        raise CliError(f"the demo cannot pack here: {reason}", "patcher doctor")
 
 
 def run(built: SFTTrainer, advance: Callable[[int, int], None]) -> Curve:
