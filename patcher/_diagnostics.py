@@ -21,6 +21,7 @@ from patcher._rewrite import Edit, Rewrite
 _SHOWN = 3
 _REFINED = 12
 _TIMEOUT_S = 0.05
+_DEEPER = 0.85  # weight of a likeness at another level than the anchor's
 
 
 @dataclass(frozen=True)
@@ -138,17 +139,25 @@ def _alike(function: Function, qualname: str, anchor: Anchor) -> list[Candidate]
     want = template.shown.partition("\n")[0]
     places = expressions(function) if isinstance(template.tree, ast.expr | ast.keyword) else statements(function)
     kind = ast.keyword if isinstance(template.tree, ast.keyword) else ast.expr | ast.stmt
-    rated = []
+    texts = []
     for place in places:
-        if not isinstance(place.node, kind) or isinstance(place.node, ast.Name | ast.Constant):
-            continue
-        text = header(place.node) if isinstance(place.node, ast.stmt) else ast.unparse(place.node)
-        if len(text) < 4 * len(want) + 40:
-            rated.append((difflib.SequenceMatcher(None, want, text, autojunk=False).ratio(), place, text))
+        if isinstance(place.node, kind) and not isinstance(place.node, ast.Name | ast.Constant):
+            text = header(place.node) if isinstance(place.node, ast.stmt) else ast.unparse(place.node)
+            texts.append((place, text))
+    matcher = difflib.SequenceMatcher(None, "", want, autojunk=False)
+
+    def rate(text: str, ratio: str) -> float:
+        matcher.set_seq1(text)
+        return getattr(matcher, ratio)()
+
+    # each measure is dearer and better than the one before
+    texts = sorted(texts, key=lambda item: -rate(item[1], "quick_ratio"))[: 2 * _REFINED]
+    rated = sorted(((rate(text, "ratio"), place, text) for place, text in texts), key=lambda item: -item[0])
+    rated = [(max(score, _fuzzy(want, text)), place) for score, place, text in rated[:_REFINED]]
+    if anchor.level == "body":
+        rated = [(score if place.depth == 0 else score * _DEEPER, place) for score, place in rated]
     rated.sort(key=lambda item: -item[0])
-    best = [(max(score, _fuzzy(want, text)), place) for score, place, text in rated[:_REFINED]]
-    best.sort(key=lambda item: -item[0])
-    return [candidate(place, qualname, anchor, min(score, 0.99)) for score, place in best[:_SHOWN] if score > 0.35]
+    return [candidate(place, qualname, anchor, min(score, 0.99)) for score, place in rated[:_SHOWN] if score > 0.35]
 
 
 def _fuzzy(want: str, text: str) -> float:

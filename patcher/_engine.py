@@ -9,7 +9,7 @@ from types import FunctionType
 
 from patcher import _ledger, _places, _recompile, _references, _shown, _source
 from patcher._edits import ALREADY, MISSED, Edited, edit_source
-from patcher._errors import PatchError
+from patcher._errors import PatchError, RewriteError
 from patcher._ledger import Record
 from patcher._log import logger, warn_once
 from patcher._namespace import Namespace
@@ -44,6 +44,10 @@ def apply(rewrites: Iterable[Rewrite]) -> list[Record]:
         PatchError: a required rewrite cannot be made. The process is as it was.
     """
     rewrites = list(rewrites)
+    targets: dict[str, Rewrite] = {}
+    for rewrite in rewrites:
+        if targets.setdefault(rewrite.target, rewrite).name != rewrite.name:
+            raise _conflict(rewrite, targets[rewrite.target].name)
     with _ledger.lock:
         plans = [plan for rewrite in rewrites if (plan := _prepare(rewrite)) is not None]
         _commit(plans)
@@ -111,7 +115,7 @@ def _plan(rewrite: Rewrite, version: str | None) -> _Plan | None:
     if _covered(rewrite, function):
         return None
     if _recompile.is_rewritten(function):
-        _adopt(rewrite, version)
+        _adopt(rewrite, version, _recompile.rewritten_by(function))
         return None
     source = _source.of(function, rewrite.target)
     edited = edit_source(source.text, rewrite, version=version, line=source.line, name=source.name)
@@ -120,14 +124,26 @@ def _plan(rewrite: Rewrite, version: str | None) -> _Plan | None:
     return _Plan(rewrite, version, edited, function, swaps(new), outside)
 
 
-def _adopt(rewrite: Rewrite, version: str | None) -> None:
-    """Enters a function that is rewritten already: one that could not be taken back, or another engine's work."""
+def _adopt(rewrite: Rewrite, version: str | None, maker: str | None) -> None:
+    """Enters a function that is rewritten already: one that could not be taken back, or another engine's work.
+
+    Raises:
+        RewriteError: it is the work of another rewrite.
+    """
+    if maker != rewrite.name:
+        raise _conflict(rewrite, str(maker))
     record = _ledger.get(rewrite.name)
     if record is not None and record.swaps:
         record.state, record.reason = _ledger.APPLIED, ""
         return
     edits = [(edit.name, ALREADY) for edit in rewrite.edits]
     _ledger.put(Record(rewrite, _ledger.APPLIED, version, edits, reason="rewritten by another copy of the engine"))
+
+
+def _conflict(rewrite: Rewrite, other: str) -> RewriteError:
+    return RewriteError(
+        f"rewrites {other!r} and {rewrite.name!r} both change {rewrite.target}; put their edits into one rewrite"
+    )
 
 
 def _stands(rewrite: Rewrite) -> bool:

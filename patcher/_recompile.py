@@ -60,3 +60,11 @@ def _dress(new: FunctionType, original: FunctionType) -> FunctionType:
 def is_rewritten(function: object) -> bool:
     """Whether a function holds the reserved closure cell."""
     return isinstance(function, FunctionType) and CELL in function.__code__.co_freevars
+
+
+def rewritten_by(function: FunctionType) -> str | None:
+    """Name of the rewrite that made a function, or None."""
+    if not is_rewritten(function):
+        return None
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(CELL)]
+    return getattr(cell.cell_contents, "__rewrite__", None)

@@ -82,8 +82,8 @@ def _reason(filename: str, namespace: dict) -> str:
         return f"its code comes from {filename}, which no file or notebook cell holds (exec, or an interactive session)"
     if os.path.exists(filename):
         return f"its source file {filename} is empty or cannot be decoded. Reinstall the package"
-    if origin.endswith(".pyc"):
-        return f"only byte code is installed ({origin}). Install the package with its .py files"
     if "zip" in loader.lower():
         return f"the zip archive that it was imported from holds no source ({filename}). Put the .py files in it"
+    if origin.endswith(".pyc"):
+        return f"only byte code is installed ({origin}). Install the package with its .py files"
     return f"its source file {filename} is not there. Install the package with its .py files"

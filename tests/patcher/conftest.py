@@ -64,14 +64,19 @@ def packages(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def python():
-    """Runs a fresh interpreter and returns what it prints."""
+def python(packages):
+    """Runs a fresh interpreter and returns what it prints; the packages can be imported there."""
 
     def run(*arguments: str, fails: bool = False, **variables: str) -> str:
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment |= {"PATCHER_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
         done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=packages.folder,
         )
         assert (done.returncode != 0) == fails, done.stderr
         return done.stderr if fails else done.stdout

@@ -1,0 +1,122 @@
+import importlib
+import importlib.util
+import sys
+import threading
+
+import pytest
+
+from patcher import _importhook
+
+
+def test_called_after_the_module_ran(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    seen = []
+    _importhook.watch("upstream", lambda module: seen.append((module.__name__, module.x)))
+    assert seen == []
+    import upstream
+
+    assert seen == [("upstream", 1)]
+    assert type(upstream.__loader__).__module__ != _importhook.__name__
+    assert upstream.__spec__.loader is upstream.__loader__
+
+
+def test_a_submodule_of_a_package(packages):
+    packages.write({"upstream/__init__.py": "", "upstream/inner.py": "x = 1\n"})
+    seen = []
+    _importhook.watch("upstream.inner", seen.append)
+    import upstream
+
+    assert seen == []
+    import upstream.inner
+
+    assert seen == [upstream.inner]
+
+
+def test_what_the_hook_raises_comes_out_of_every_import(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+
+    def fail(module):
+        raise ValueError("no place for it")
+
+    _importhook.watch("upstream", fail)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no place"):
+            importlib.import_module("upstream")
+        assert "upstream" not in sys.modules
+
+
+def test_cancelled(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    seen = []
+    _importhook.watch("upstream", seen.append)
+    _importhook.watch("other", seen.append)
+    _importhook.unwatch("upstream")
+    importlib.import_module("upstream")
+    assert seen == []
+    assert _importhook._finder in sys.meta_path
+    _importhook.unwatch("other")
+    assert _importhook._finder not in sys.meta_path
+
+
+def test_cancelled_between_finding_and_running(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    seen = []
+    _importhook.watch("upstream", seen.append)
+    spec = importlib.util.find_spec("upstream")
+    _importhook.unwatch("upstream")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert seen == []
+
+
+def test_reload_reports_again(packages):
+    seen = []
+    packages.write({"upstream.py": "x = 1\n"})
+    _importhook.watch("upstream", seen.append)
+    importlib.reload(importlib.import_module("upstream"))
+    assert len(seen) == 2
+
+
+def test_beside_wrapts_hooks(packages):
+    wrapt = pytest.importorskip("wrapt")
+    packages.write({"upstream.py": "x = 1\n", "upstream2.py": "x = 1\n"})
+    seen = []
+    wrapt.register_post_import_hook(lambda module: seen.append("theirs"), "upstream")
+    _importhook.watch("upstream", lambda module: seen.append("ours"))
+    importlib.import_module("upstream")
+    assert sorted(seen) == ["ours", "theirs"]
+    _importhook.watch("upstream2", lambda module: seen.append("ours"))
+    wrapt.register_post_import_hook(lambda module: seen.append("theirs"), "upstream2")
+    importlib.import_module("upstream2")
+    assert sorted(seen) == ["ours", "ours", "theirs", "theirs"]
+
+
+def test_find_spec_alone_reports_nothing(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    seen = []
+    _importhook.watch("upstream", seen.append)
+    assert importlib.util.find_spec("upstream").origin.endswith("upstream.py")
+    assert importlib.util.find_spec("absent_module_of_tests") is None
+    assert seen == []
+
+
+def test_the_loader_answers_for_the_modules_own(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    _importhook.watch("upstream", lambda module: None)
+    assert importlib.util.find_spec("upstream").loader.get_source("upstream") == "x = 1\n"
+
+
+def test_two_threads_report_once(packages):
+    packages.write({"upstream.py": "x = 1\n"})
+    seen, start = [], threading.Barrier(4)
+    _importhook.watch("upstream", seen.append)
+
+    def work():
+        start.wait()
+        importlib.import_module("upstream")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1
