@@ -1,0 +1,162 @@
+"""The drift scan: do all anchors stand in every published release?
+
+    python -m tools.drift                                   # everything the project supports
+    python -m tools.drift --package trl --from 1.10.0       # some releases of one package
+    python -m tools.drift --latest --pre                    # the newest release of each, for a scheduled job
+
+Wheels are downloaded alone and kept in a cache; their source is read, never imported. Exit code 1 on a required miss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated
+
+if __package__ in (None, ""):  # run as a file rather than with -m
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import typer
+from packaging.utils import canonicalize_name
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from patcher._rewrite import Rewrite
+from tools import _wheels, drift_families, drift_report, drift_scan
+from tools.drift_scan import MISS, Finding
+from tools.matrix_lanes import TRANSFORMERS
+
+FIRST = {"trl": "0.22.0", "unsloth_zoo": "2025.8.6"}  # the oldest release that each rewrite promises to fit
+PACKAGES = (*FIRST, "transformers")
+console = Console(stderr=True)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def rewrites_of(package: str) -> list[Rewrite]:
+    """Returns the rewrites of a package's functions."""
+    from replacements import REWRITES
+
+    wanted = canonicalize_name(package)
+    return [rewrite for rewrite in REWRITES if canonicalize_name(rewrite.package) == wanted]
+
+
+def examine(package: str, version: str, wheel: Path) -> list[Finding]:
+    """Looks for everything that the project relies on in one wheel."""
+    found = drift_scan.scan(package, version, wheel, rewrites_of(package))
+    if package == "transformers":
+        from replacements.packing.dispatch import DISPATCH_NAMES
+        from replacements.packing.families import FAMILIES
+
+        found += drift_families.scan(package, version, wheel, FAMILIES, DISPATCH_NAMES)
+    return found
+
+
+def wanted(package: str, first: str | None, last: str | None, latest: bool, pre: bool) -> list[str]:
+    """Returns the releases of a package to scan, oldest first."""
+    if package == "transformers" and not (first or last or latest):
+        return list(TRANSFORMERS)  # its wheels are large: the matrix's releases, unless a range is asked for
+    found = _wheels.releases(package, first or FIRST.get(package), last, pre)
+    return found[-1:] if latest else found
+
+
+def scan_all(pairs: list[tuple[str, str]], cache: Path, offline: bool = False) -> tuple[list[Finding], list[str]]:
+    """Fetches and examines every (package, version); returns the findings in that order, and the failures."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("wheels", total=len(pairs))
+        if offline:
+            have = {package: _wheels.cached(package, cache) for package, _ in pairs}
+            wheels = {(package, version): have[package][version] for package, version in pairs}
+        else:
+            wheels = _wheels.fetch_all(pairs, cache, each=lambda: progress.advance(task))
+        failures = [str(wheel) for wheel in wheels.values() if isinstance(wheel, _wheels.WheelError)]
+        good = {pair: wheel for pair, wheel in wheels.items() if isinstance(wheel, Path)}
+        task = progress.add_task("anchors", total=len(good))
+        found: dict[tuple[str, str], list[Finding]] = {}
+        with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+            jobs = {pool.submit(examine, *pair, wheel): pair for pair, wheel in good.items()}
+            for job in as_completed(jobs):
+                found[jobs[job]] = job.result()
+                progress.advance(task)
+    return [finding for pair in good for finding in found[pair]], failures
+
+
+def pairs_of(
+    packages: list[str],
+    first: str | None,
+    last: str | None,
+    cache: Path,
+    *,
+    latest: bool = False,
+    pre: bool = False,
+    offline: bool = False,
+) -> list[tuple[str, str]]:
+    """Returns the (package, version) pairs to look at; `offline` asks the cache instead of the index."""
+    pairs = []
+    for package in packages:
+        if offline:
+            have = _wheels.select(_wheels.cached(package, cache), first or FIRST.get(package), last, pre)
+            versions = have[-1:] if latest else have
+        else:
+            versions = wanted(package, first, last, latest, pre)
+        pairs += [(package, version) for version in versions]
+    return pairs
+
+
+@app.command()
+def main(
+    package: Annotated[
+        list[str] | None, typer.Option(help=f"Packages to scan (default: {', '.join(PACKAGES)}).")
+    ] = None,
+    first: Annotated[str | None, typer.Option("--from", help="Oldest release.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Newest release.")] = None,
+    latest: Annotated[bool, typer.Option("--latest", help="Only the newest release of each package.")] = False,
+    pre: Annotated[bool, typer.Option("--pre", help="Release candidates too.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Only wheels in the cache.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="Where wheels are kept.")] = None,
+    every: Annotated[bool, typer.Option("--every", help="One row a release, also where neighbours are alike.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to write drift.md and drift.json to.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
+) -> None:
+    """Scans the releases, prints release × anchor, and exits with 1 on any required miss."""
+    packages = list(package or PACKAGES)
+    if (first or last) and len(packages) != 1:
+        raise typer.BadParameter("--from and --to need one --package: releases of several have no common order")
+    start, folder = time.perf_counter(), _wheels.cache_root(cache)
+    try:
+        pairs = pairs_of(packages, first, last, folder, latest=latest, pre=pre, offline=offline)
+    except _wheels.WheelError as error:
+        console.print(f"{error}\nUse --offline to scan the wheels that are already in {folder}.", style="red")
+        raise typer.Exit(2) from error
+    findings, failures = scan_all(pairs, folder, offline)
+    _show(findings, failures, every, as_json, out)
+    misses = sum(finding.status == MISS for finding in findings)
+    seconds = time.perf_counter() - start
+    summary = f"{len(pairs)} releases, {len(findings)} findings, {misses} missed, {len(failures)} not fetched"
+    console.print(f"{summary}, {seconds:.0f} s", highlight=False)
+    raise typer.Exit(1 if misses or failures or not findings else 0)
+
+
+def _show(findings: list[Finding], failures: list[str], every: bool, as_json: bool, out: Path | None) -> None:
+    data = {"findings": [dataclasses.asdict(finding) for finding in findings], "failures": failures}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "drift.md").write_text(drift_report.markdown(findings), "utf-8")
+        (out / "drift.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    if as_json:
+        print(json.dumps(data))
+        return
+    screen = Console()
+    for table in drift_report.tables(findings, every):
+        screen.print(table)
+    for text in (*drift_report.details(findings), *failures):
+        screen.print(text, style="red", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    app()
