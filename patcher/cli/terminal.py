@@ -48,6 +48,7 @@ def progress() -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
+        refresh_per_second=4,  # the processor is for the training
         disable=not console.is_terminal,
     )
 

@@ -57,5 +57,6 @@ def _show(found: report.Report, written: list[Path]) -> None:
     console.print(report.isolation_table(found))
     console.print()
     console.print(report.training_table(found))
+    console.print(report.FAIRNESS)
     verdict = "The patched model keeps the documents apart." if found.isolated else "The patched model MIXES documents."
     console.print(f"\n{verdict} Written: {', '.join(map(str, written))}")

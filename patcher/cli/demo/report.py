@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from patcher.cli.demo.training import Curve
 
 
+FAIRNESS = (
+    "Both runs: same documents, initial weights and steps. A packed step is one row; a padded step is as many "
+    "documents as a row holds on average, in random order, padded to the longest."
+)
+
+
 @dataclass(frozen=True)
 class Run:
     """One training run.
@@ -117,7 +123,7 @@ def training_table(report: Report) -> Table:
 
     packed, padded = report.packed, report.padded
     table = Table(
-        title="Training: same documents, same initial weights, one step a packed row",
+        title="Training",
         title_justify="left",
         title_style="bold",
     )
