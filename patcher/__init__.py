@@ -6,11 +6,14 @@ What is imported already is patched at once, the rest when it is imported. ``PAT
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from patcher import _session
 from patcher._errors import PatchError
 from patcher._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from patcher._status import Status
 
 __all__ = ["PatchError", "__version__", "check", "install", "pack", "status", "uninstall", "verify"]
 
@@ -38,7 +41,7 @@ def uninstall() -> None:
     _session.uninstall()
 
 
-def status() -> Any:
+def status() -> Status:
     """What is patched, in which versions, by which anchors; ``str()`` to read, ``to_dict()`` for JSON."""
     from patcher import _status
 
@@ -50,7 +53,7 @@ def _disabled() -> bool:
     return os.environ.get("PATCHER_DISABLE", "").strip().lower() in ("1", "true", "yes", "on")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _LAZY:
         from importlib import import_module
 

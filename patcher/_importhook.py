@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 Hook = Callable[[ModuleType], None]
 
@@ -48,7 +48,9 @@ class _Finder:
     def __init__(self):
         self._busy = threading.local()
 
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in _hooks:
             return None
         busy = self._busy.__dict__.setdefault("names", set())
@@ -60,7 +62,7 @@ class _Finder:
         finally:
             busy.discard(name)
 
-    def _ask_others(self, name: str, path: Any, target: ModuleType | None) -> Any:
+    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
@@ -76,13 +78,13 @@ class _Finder:
 class _Loader:
     """A module's own loader, which calls the hook after the module ran."""
 
-    def __init__(self, loader: Any):
+    def __init__(self, loader: object):
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_loader"], name)
 
-    def create_module(self, spec: Any) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from patcher._rewrite import Rewrite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FunctionType
+
+    from patcher._places import Swap
 
 WAITING = "waiting"
 APPLIED = "applied"
@@ -41,7 +46,7 @@ class Record:
         state: one of the names in ``MEANING``.
         version: version of the package, or None when unknown.
         edits: each edit's name and outcome, as in ``Edited.matched``.
-        swaps: what was exchanged (``patcher._places.Swap``).
+        swaps: what was exchanged.
         original: the function as upstream made it.
         outside: names in other packages that still hold the original.
         reason: why it is not applied.
@@ -51,8 +56,8 @@ class Record:
     state: str
     version: str | None = None
     edits: Sequence[tuple[str, int | str]] = ()
-    swaps: list[Any] = field(default_factory=list)
-    original: Any = None
+    swaps: list[Swap] = field(default_factory=list)
+    original: FunctionType | None = None
     outside: list[str] = field(default_factory=list)
     reason: str = ""
 
