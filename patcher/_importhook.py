@@ -9,8 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    Path = Sequence[str] | None
 
 Hook = Callable[[ModuleType], None]
 
@@ -48,9 +53,7 @@ class _Finder:
     def __init__(self):
         self._busy = threading.local()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Path = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _hooks:
             return None
         busy = self._busy.__dict__.setdefault("names", set())
@@ -62,7 +65,7 @@ class _Finder:
         finally:
             busy.discard(name)
 
-    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    def _ask_others(self, name: str, path: Path, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
