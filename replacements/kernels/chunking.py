@@ -23,10 +23,8 @@ Layout = Literal["aligned", "shared", "row"]
 
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """Copy a host array to ``device`` without waiting for the device."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if not tensor.numel() or device.type == "cpu":
-        return tensor.clone().to(device)  # never alias the read-only host array
-    if device.type == "cuda":
+    tensor = torch.from_numpy(np.array(array, order="C"))  # a copy: torch must not alias a read-only array
+    if device.type == "cuda" and tensor.numel():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 

@@ -1,4 +1,4 @@
-"""Cumulative log decays of chunks, kept precise next to decays that underflow."""
+"""Decays of one number per token and head inside chunks, kept precise next to decays that underflow."""
 
 from __future__ import annotations
 
@@ -9,52 +9,73 @@ from .precision import Precision
 
 
 def clamp_log(g: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Bound log decays from below where their exponential is zero anyway, so sums stay small and finite."""
+    """Bound log decays from below where their exponential is zero anyway, so that sums stay finite and small."""
     return g.to(precision.state).clamp(min=-110.0 if precision.state == torch.float32 else -760.0)
 
 
 class ScalarDecay:
-    """Decays of one number per token and head, for chunks that may hold several documents.
+    """What log decays ``g`` do to queries, keys and states. ``c`` is their cumulative sum within a document.
 
-    Differences of cumulative sums lose the small decays beside a large one: next to -100, float32 keeps -0.001 to one
-    digit in ten. The sums are therefore taken in float64 and kept as two float32 numbers, ``high + low``; a difference
-    of the high parts is exact where the low ones matter.
+    Differences of cumulative sums lose the small decays beside a large one: past -100, float32 keeps of -0.001 three
+    digits. The sums are therefore taken in float64 and kept as two float32 numbers, ``high + low``.
     """
 
     def __init__(self, g: torch.Tensor, plan: ChunkPlan, precision: Precision) -> None:
-        """``g``: log decays in chunks, ``[C, H, s]``, zero in padding, clamped."""
+        """``g``: log decays in chunks, ``[C, H, s]``, clamped, zero in padding."""
         self.plan, self.precision = plan, precision
-        # A product with the mask: sums start again at every document, behind exact zeros.
-        sums = g.to(precision.wide) @ plan.pairs.mT.to(precision.wide)
+        wide = g.to(precision.wide)
+        # A product with the mask: sums start again at every document, and exact zeros hide the others.
+        sums = wide @ plan.pairs.mT.to(precision.wide) if plan.mixed else wide.cumsum(-1)
         self.high = sums.to(precision.state)
         self.low = None if precision.wide == precision.state else (sums - self.high).to(precision.state)
+        self.pairs = self._differences(self.high, self.low)
 
-    def pairs(self) -> torch.Tensor:
+    def _differences(self, high: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         """``e^(c_i - c_j)`` for j at or before i in one document, else 0: ``[C, H, s, s]``."""
-        out = self.high.unsqueeze(-1) - self.high.unsqueeze(-2)
-        if self.low is not None:
-            out.add_(self.low.unsqueeze(-1)).sub_(self.low.unsqueeze(-2))
-        return out.clamp_(max=0).exp_().mul_(self.plan.pairs.unsqueeze(1))
+        out = high.unsqueeze(-1) - high.unsqueeze(-2)
+        if low is not None:
+            out.add_(low.unsqueeze(-1)).sub_(low.unsqueeze(-2))
+        mask = self.plan.pairs.unsqueeze(1)
+        return out.mul_(mask).exp_().mul_(mask)  # masked before exp: above the diagonal it would overflow
+
+    def products(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``q_i.k_j`` and ``k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where j is not seen by i."""
+        mm = self.precision.matmul
+        return mm(q, k.mT).mul_(self.pairs), mm(k, k.mT).mul_(self.pairs)
+
+    def products_backward(self, q, k, dscores, doverlap) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, by k where it reads and by k where it is written. Uses its gradients up."""
+        mm = self.precision.matmul
+        dscores, doverlap = dscores.mul_(self.pairs), doverlap.mul_(self.pairs)
+        written = self.precision.add_matmul(mm(doverlap.mT, k), dscores.mT, q)
+        return mm(dscores, k), mm(doverlap, k), written
 
     def enter(self) -> torch.Tensor:
-        """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s]``."""
+        """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, 1]``."""
         free = self.plan.free
-        return self.high[free:].exp().mul_(self.plan.enters[free:].unsqueeze(1))
+        return self.high[free:].exp().mul_(self.plan.enters[free:].unsqueeze(1)).unsqueeze(-1)
 
     def leave(self) -> torch.Tensor:
-        """``e^(total - c)`` of the chunks links leave, zero in slots that do not leave: ``[E, H, s]``."""
-        sources = self.plan.sources
-        high = sources(self.high)
+        """``e^(total - c)`` of the chunks links leave, zero in slots that do not leave: ``[E, H, s, 1]``."""
+        high = self.plan.sources(self.high)
         out = high[..., -1:] - high
         if self.low is not None:
-            low = sources(self.low)
+            low = self.plan.sources(self.low)
             out.add_(low[..., -1:]).sub_(low)
-        return out.clamp_(max=0).exp_().mul_(sources(self.plan.leaves).unsqueeze(1))
+        mask = self.plan.sources(self.plan.leaves).unsqueeze(1)
+        return out.mul_(mask).exp_().mul_(mask).unsqueeze(-1)
 
     def total(self) -> torch.Tensor:
         """``e^total`` of the chunks a state passes through: ``[F, H, 1]``."""
         return self.plan.before(self.high[self.plan.free :, :, -1:]).exp()
 
-    def backward(self, grad: torch.Tensor) -> torch.Tensor:
-        """Gradient by ``g`` from that by the cumulative sums, ``[C, H, s]``."""
+    def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        """Gradient by ``g``.
+
+        Args:
+            grad: By ``c`` of every slot and channel, ``[C, H, s, K]``.
+            last: What links add to that of the last slot of the chunks they leave, ``[E, H, K]``.
+        """
+        grad = grad.sum(-1)
+        self.plan.add_to_sources(grad[..., -1], last.sum(-1))
         return grad @ self.plan.pairs.to(grad.dtype)

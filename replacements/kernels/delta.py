@@ -89,8 +89,7 @@ def run(chunks: Chunks) -> torch.Tensor:
     """The outputs ``[C, H, s, V]``."""
     scanned = _scan(chunks)
     out = chunks.precision.matmul(chunks.scores, scanned.values)
-    if chunks.plan.links:
-        chunks.precision.add_matmul(out[chunks.plan.free :], chunks.q_in, scanned.states)
+    chunks.precision.add_matmul(out[chunks.plan.free :], chunks.q_in, scanned.states)
     return out
 
 
@@ -98,9 +97,6 @@ def _scan(chunks: Chunks) -> _Scanned:
     plan, mm = chunks.plan, chunks.precision.matmul
     inverse = unit_lower_inverse(chunks.system)
     beta = chunks.beta.unsqueeze(-1)
-    if not plan.links:
-        empty = chunks.v[:0]
-        return _Scanned(inverse, empty, empty, empty, chunks.v, mm(inverse, chunks.v * beta))
     carry = mm(chunks.k_out.mT, plan.sources(inverse))
     states = mm(carry, plan.sources(chunks.v * beta))
     weight = plan.before(chunks.beta[plan.free :]).neg().unsqueeze(-2)
@@ -114,7 +110,7 @@ def _scan(chunks: Chunks) -> _Scanned:
 
 def _advance(plan: ChunkPlan, passes: torch.Tensor, states: torch.Tensor) -> None:
     """Turn what every link adds to its document's state into the state, in place, one step after another."""
-    heads, first = states.shape[1], plan.steps[0][1]
+    heads, first = states.shape[1], plan.links - plan.passing
     flat, maps = states.flatten(0, 1), passes.flatten(0, 1)
     for (before, _), (begin, count) in pairwise(plan.steps):
         now, was = slice(begin * heads, (begin + count) * heads), slice(before * heads, (before + count) * heads)
@@ -123,7 +119,7 @@ def _advance(plan: ChunkPlan, passes: torch.Tensor, states: torch.Tensor) -> Non
 
 def _retreat(plan: ChunkPlan, passes: torch.Tensor, grads: torch.Tensor) -> None:
     """The adjoint of `_advance`: add to each link's gradient what flows back from the links after it."""
-    heads, first = grads.shape[1], plan.steps[0][1]
+    heads, first = grads.shape[1], plan.links - plan.passing
     flat, maps = grads.flatten(0, 1), passes.flatten(0, 1).mT
     for (before, _), (begin, count) in reversed(list(pairwise(plan.steps))):
         now, was = slice(begin * heads, (begin + count) * heads), slice(before * heads, (before + count) * heads)
@@ -136,19 +132,15 @@ def differentiate(chunks: Chunks, grad: torch.Tensor) -> Gradients:
     scanned = _scan(chunks)
     beta = chunks.beta.unsqueeze(-1)
     solved = mm(scanned.inverse.mT, mm(chunks.scores.mT, grad))  # gradient by b (v - k_in S), states aside
-    states = scanned.states
-    if plan.links:
-        entered, weight = slice(plan.free, None), beta[plan.free :]
-        state_grads = mm(chunks.q_in.mT, grad[entered])
-        precision.add_matmul(state_grads, chunks.k_in.mT, solved[entered] * weight, alpha=-1)
-        _retreat(plan, scanned.passes, state_grads)
-        plan.add_to_sources(solved, mm(scanned.carry.mT, state_grads))
+    states, entered, passed = scanned.states, slice(plan.free, None), slice(plan.links - plan.passing, None)
+    state_grads = mm(chunks.q_in.mT, grad[entered])
+    precision.add_matmul(state_grads, chunks.k_in.mT, solved[entered] * beta[entered], alpha=-1)
+    _retreat(plan, scanned.passes, state_grads)
+    plan.add_to_sources(solved, mm(scanned.carry.mT, state_grads))
     dbeta = (solved * scanned.residual).sum(-1)
     dsystem = mm(solved.neg(), scanned.values.mT)
     dscores = mm(grad, scanned.values.mT)
     dv = solved.mul_(beta)
-    if not plan.links:
-        return Gradients(dsystem, dscores, dv, dbeta, chunks.q_in, chunks.k_in, chunks.k_out, chunks.total)
     return Gradients(
         system=dsystem,
         scores=dscores,
@@ -157,5 +149,5 @@ def differentiate(chunks: Chunks, grad: torch.Tensor) -> Gradients:
         q_in=mm(grad[entered], states.mT),
         k_in=mm(dv[entered].neg(), states.mT),
         k_out=mm(plan.sources(scanned.values), state_grads.mT),
-        total=(plan.before(states) * state_grads[plan.links - plan.passing :]).sum(-1).mul_(chunks.total),
+        total=(plan.before(states) * state_grads[passed]).sum(-1).mul_(chunks.total),
     )

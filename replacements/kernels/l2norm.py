@@ -18,7 +18,8 @@ def inverse_norm(x: torch.Tensor) -> torch.Tensor:
 
 
 def l2norm_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Gradient by ``x`` from that of ``l2norm(x)``."""
+    """Gradient by ``x`` (any shape and dtype that ``grad`` matches in number) from that of ``l2norm(x)``."""
+    x = x.reshape(grad.shape).to(grad.dtype)
     scale = inverse_norm(x)
     unit = x * scale
     return (grad - unit * torch.linalg.vecdot(unit, grad).unsqueeze(-1)).mul_(scale)

@@ -1,0 +1,112 @@
+"""Decays of one number per token, head and key channel inside chunks, without overflow.
+
+The decayed products ``sum_d q_id k_jd e^(c_id - c_jd)`` cannot be factored as ``(q e^c)(k e^-c)``: ``e^-c`` overflows.
+But with any reference between j and i, both ``c_i - c_ref`` and ``c_ref - c_j`` are at most 0. So the pairs of a chunk
+are split by the smallest aligned block that holds both: at level b, i is in the second and j in the first half of a
+block of 2 b, and the reference is the middle. Each level is one batched product on decays summed within halves, and
+the sums of a level follow from those of the level below: no difference of cumulative sums is ever taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .chunking import ChunkPlan
+from .precision import Precision
+
+
+class ChannelDecay:
+    """What log decays ``g`` do to queries, keys and states; see `ScalarDecay` for the methods."""
+
+    def __init__(self, g: torch.Tensor, plan: ChunkPlan, precision: Precision) -> None:
+        """``g``: log decays in chunks, ``[C, H, s, K]``, clamped, zero in padding."""
+        self.plan, self.precision, self.g = plan, precision, g
+        self.before, self.after = g, torch.zeros_like(g)
+
+    def _levels(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Each level's half b, decays from the middle to the rows and from the columns to the middle.
+
+        They have the shape ``[C, H, s / 2b, b, K]``. After the last level, `before` sums a chunk's decays up to each
+        slot, itself included, and `after` those behind it.
+        """
+        before, after = self.g.clone(), torch.zeros_like(self.g)
+        half = 1
+        while half < self.plan.size:
+            upto, behind = _halves(before, half), _halves(after, half)
+            yield half, upto[..., 1, :, :].exp(), behind[..., 0, :, :].exp()
+            first, second = upto[..., 0, -1:, :].clone(), upto[..., 1, -1:, :].clone()
+            upto[..., 1, :, :] += first
+            behind[..., 0, :, :] += second
+            half *= 2
+        self.before, self.after = before, after
+
+    def products(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``q_i.k_j`` and ``k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where j is not seen by i."""
+        size = self.plan.size
+        scores, overlap = (q.new_zeros(*q.shape[:3], size) for _ in range(2))
+        scores.diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))
+        for half, rows, columns in self._levels():
+            reading = torch.cat([_second(q, half) * rows, _second(k, half) * rows], dim=-2)
+            block = self.precision.matmul(reading, (_first(k, half) * columns).mT)
+            _corner(scores, half).copy_(block[..., :half, :])
+            _corner(overlap, half).copy_(block[..., half:, :])
+        mask = self.plan.pairs.unsqueeze(1)
+        return scores.mul_(mask), overlap.mul_(mask)
+
+    def products_backward(self, q, k, dscores, doverlap) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, by k where it reads and by k where it is written. Uses its gradients up."""
+        mm, mask = self.precision.matmul, self.plan.pairs.unsqueeze(1)
+        dscores, doverlap = dscores.mul_(mask), doverlap.mul_(mask)
+        diagonal = dscores.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        dq, read, written = diagonal * k, torch.zeros_like(k), diagonal * q
+        for half, rows, columns in self._levels():
+            grad = torch.cat([_corner(dscores, half), _corner(doverlap, half)], dim=-2)
+            reading = torch.cat([_second(q, half) * rows, _second(k, half) * rows], dim=-2)
+            _first(written, half).add_(mm(grad.mT, reading).mul_(columns))
+            dreading = mm(grad, _first(k, half) * columns)
+            _second(dq, half).add_(dreading[..., :half, :].mul_(rows))
+            _second(read, half).add_(dreading[..., half:, :].mul_(rows))
+        return dq, read, written
+
+    def enter(self) -> torch.Tensor:
+        """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, K]``."""
+        free = self.plan.free
+        return self.before[free:].exp().mul_(self.plan.enters[free:, None, :, None])
+
+    def leave(self) -> torch.Tensor:
+        """``e^(total - c)`` of the chunks links leave, zero in slots that do not leave: ``[E, H, s, K]``."""
+        mask = self.plan.sources(self.plan.leaves)[:, None, :, None]
+        return self.plan.sources(self.after).exp().mul_(mask)
+
+    def total(self) -> torch.Tensor:
+        """``e^total`` of the chunks a state passes through: ``[F, H, K]``."""
+        return self.plan.before(self.before[self.plan.free :, :, -1]).exp()
+
+    def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        """Gradient by ``g``, from that by ``c`` of every slot and what links add to the last slot they leave."""
+        self.plan.add_to_sources(grad[:, :, -1], last)
+        heads = grad.shape[1]
+        mask = self.plan.pairs.mT.to(grad.dtype).unsqueeze(1).expand(-1, heads, -1, -1)
+        return mask @ grad
+
+
+def _halves(x: torch.Tensor, half: int) -> torch.Tensor:
+    """View ``[C, H, s, K]`` as ``[C, H, s / 2b, 2, b, K]``."""
+    return x.view(*x.shape[:2], -1, 2, half, x.shape[-1])
+
+
+def _first(x: torch.Tensor, half: int) -> torch.Tensor:
+    return _halves(x, half)[..., 0, :, :]
+
+
+def _second(x: torch.Tensor, half: int) -> torch.Tensor:
+    return _halves(x, half)[..., 1, :, :]
+
+
+def _corner(x: torch.Tensor, half: int) -> torch.Tensor:
+    """The lower left quarters of the diagonal blocks of 2 b, ``[C, H, s / 2b, b, b]``, of ``[C, H, s, s]``."""
+    blocks = x.shape[-1] // (2 * half)
+    grid = x.view(*x.shape[:2], blocks, 2 * half, blocks, 2 * half).diagonal(dim1=2, dim2=4)
+    return grid.movedim(-1, 2)[..., half:, :half]
