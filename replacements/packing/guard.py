@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replacements.packing import dispatch, settings
+from replacements.packing.probe import probe
+from replacements.packing.runtime import attach
 from replacements.packing.structure import Anatomy
-from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, warn_once
+from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, logger, warn_once
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,8 +129,29 @@ def judge_data(facts: Situation) -> Verdict | None:
     return None
 
 
+def judge_by_probe(facts: Situation) -> Verdict | None:
+    """What the model does decides, whatever it is called."""
+    runtime = attach(facts.model)
+    try:
+        seen = probe(facts.model)
+    except Exception as error:  # whatever a foreign model raises on a packed row is the reason not to pack it
+        detail = f"{type(error).__name__}: {error}"
+        return Verdict.against(Reason.PROBE_FAILED, model=facts.model_name, detail=detail)
+    finally:
+        runtime.detach()
+    if seen.skipped:
+        logger.info("The isolation probe was skipped, %s; the first packed step is checked instead.", seen.skipped)
+    if seen.isolated:
+        return None
+    detail = (
+        f"a changed neighbour moved a document by {seen.neighbour:.1e} nats, packed it is {seen.apart:.1e} from "
+        f"itself alone, and the model's noise is {seen.noise:.1e}"
+    )
+    return Verdict.against(Reason.LEAK, model=facts.model_name, detail=detail)
+
+
 #: Asked in this order; the first that answers decides.
-RULES = (judge_encoder_decoder, judge_collator, judge_data, judge_mixers)
+RULES = (judge_encoder_decoder, judge_collator, judge_data, judge_mixers, judge_by_probe)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

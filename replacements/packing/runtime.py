@@ -8,6 +8,7 @@ the outer forward call it directly. Whichever is entered first opens a scope, an
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from replacements.packing.recompute import bind_checkpoints, release_checkpoints
 from replacements.packing.structure import Anatomy
 
 _ATTRIBUTE = "_patcher_runtime"
+_attached: weakref.WeakSet[Runtime] = weakref.WeakSet()
 #: What travels in a batch for the doors alone; no model below them needs it.
 _CONSUMED = ("seq_idx", "packed_seq_lengths")
 
@@ -55,6 +57,7 @@ class Runtime:
         self.checked = False
         self._handles: list[Any] = []
         self._register()
+        _attached.add(self)
 
     def _register(self) -> None:
         for door in {id(m): m for m in (self.model, self.backbone)}.values():
@@ -144,6 +147,13 @@ def attach(model: nn.Module) -> Runtime:
         # Past nn.Module.__setattr__: the runtime holds modules, and must not be taken for a submodule.
         object.__setattr__(model, _ATTRIBUTE, runtime)
     return runtime
+
+
+def detach_all() -> None:
+    """Takes the runtime off every model and unwraps every dispatch point."""
+    for runtime in list(_attached):
+        runtime.detach()
+    dispatch.unwrap_all()
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:

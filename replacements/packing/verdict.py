@@ -25,6 +25,13 @@ class Reason(Enum):
         "The kernels of {model} are not called where they were looked for ({detail}), so they cannot be given the "
         "boundaries. This transformers release is newer than this trl-patcher: check for an update."
     )
+    LEAK = (
+        "{model} was probed and does not keep documents apart: {detail}. Its layers carry something from one document "
+        "into the next that no op here isolates. `patcher check` shows which; please report it."
+    )
+    PROBE_FAILED = (
+        "{model} could not run a packed row: {detail}. Please report it; it trains padded as without packing."
+    )
     CUSTOM_COLLATOR = (
         "The trainer was given its own data collator ({detail}), which does not say where documents start. "
         "Leave `data_collator` out to pack."
