@@ -20,10 +20,12 @@ class Anchor:
         level: ``"body"`` for a direct child of the function body, ``"any"`` for any depth of the function itself
             (nested functions and classes are other functions), ``"keyword"`` for a keyword argument of a call,
             written ``name=value``.
+        only: with level ``"body"``, what matches deeper in the function counts too, as a match too many.
     """
 
     pattern: str
     level: str = "any"
+    only: bool = False
 
     def __post_init__(self):
         if self.level not in LEVELS:

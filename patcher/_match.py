@@ -48,7 +48,8 @@ def find(function: Function, anchor: Anchor, any_level: bool = False) -> list[Ma
     else:
         found = _single(statements(function), templates[0])
     if anchor.level == "body" and not any_level:
-        found = [match for match in found if match.place.depth == 0]
+        body = [match for match in found if match.place.depth == 0]
+        found = found if anchor.only and body else body
     return found
 
 

@@ -117,6 +117,14 @@ def test_levels():
     assert lines(source, "return $OUT") == [2, 4]
 
 
+def test_an_only_match_of_the_body_counts_deeper_ones_too():
+    alone, early, deep = (
+        function(f"def f():\n    {body}\n") for body in ("return a", "if b: return c\n    return a", "if b: return c")
+    )
+    this = Anchor("return $OUT", "body", only=True)
+    assert [len(find(each, this)) for each in (alone, early, deep)] == [1, 2, 0]
+
+
 def test_nested_functions_and_classes_are_other_functions():
     source = """
     def f():
