@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replacements.packing.boundaries import (
+    BoundaryError,
+    find_documents,
+    segments_to_positions,
+    segments_to_seq_idx,
+)
+
+
+def positions(*lengths):
+    return torch.cat([torch.arange(n) for n in lengths])[None]
+
+
+def numbers(*lengths):
+    return torch.repeat_interleave(torch.arange(len(lengths), dtype=torch.int32), torch.tensor(lengths))[None]
+
+
+def lengths_of(kwargs, rows, length):
+    segments, _ = find_documents(kwargs, rows, length)
+    return None if segments is None else segments.lengths.tolist()
+
+
+lengths_strategy = st.lists(st.integers(1, 9), min_size=2, max_size=12)
+
+
+@given(lengths_strategy)
+def test_every_source_finds_the_same_documents(lengths):
+    total = sum(lengths)
+    cumulative = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32)
+    sources = [
+        {"seq_idx": numbers(*lengths)},
+        {"cu_seq_lens_q": cumulative},
+        {"cu_seqlens": cumulative},
+        {"packed_seq_lengths": torch.tensor(lengths)},
+        {"position_ids": positions(*lengths)},
+    ]
+    assert all(lengths_of(source, 1, total) == lengths for source in sources)
+
+
+@given(lengths_strategy)
+def test_what_the_collator_writes_is_what_is_read(lengths):
+    segments, _ = find_documents({"position_ids": positions(*lengths)}, 1, sum(lengths))
+    assert torch.equal(segments_to_positions(segments), positions(*lengths))
+    assert torch.equal(segments_to_seq_idx(segments), numbers(*lengths))
+    assert segments_to_seq_idx(segments).dtype == torch.int32
+
+
+def test_the_explicit_source_wins_and_disagreement_is_noticed():
+    kwargs = {"seq_idx": numbers(2, 4), "position_ids": positions(3, 3)}
+    segments, agree = find_documents(kwargs, 1, 6)
+    assert segments.lengths.tolist() == [2, 4]
+    assert not agree
+
+
+def test_finer_positions_agree_with_coarser_documents():
+    """Attention that isolates more than it has to isolates what it has to."""
+    assert find_documents({"seq_idx": numbers(2, 4), "position_ids": positions(2, 1, 3)}, 1, 6)[1]
+
+
+def test_one_token_documents_are_documents():
+    assert lengths_of({"position_ids": positions(1, 1, 1, 6, 1)}, 1, 10) == [1, 1, 1, 6, 1]
+
+
+@pytest.mark.parametrize("start", [0, 2, 7])
+def test_one_document_whatever_its_first_position(start):
+    assert lengths_of({"position_ids": torch.arange(start, start + 8)[None]}, 1, 8) is None
+
+
+@pytest.mark.parametrize("planes", [3, 4])
+def test_the_text_plane_alone_decides(planes):
+    stacked = positions(3, 4).expand(planes, 1, 7).clone()
+    stacked[1:] += torch.arange(7) % 2  # what vision adds to the other planes says nothing of documents
+    assert lengths_of({"position_ids": stacked}, 1, 7) == [3, 4]
+
+
+def test_padded_rows_are_not_packed():
+    mask = torch.tensor([[0, 0, 1, 1, 1]])
+    assert lengths_of({"position_ids": torch.tensor([[1, 1, 0, 1, 2]]), "attention_mask": mask}, 1, 5) is None
+
+
+def test_a_mask_of_ones_does_not_cancel_packing():
+    assert lengths_of({"position_ids": positions(2, 3), "attention_mask": torch.ones(1, 5)}, 1, 5) == [2, 3]
+
+
+def test_rows_of_a_batch_are_documents_of_one_flat_row():
+    stacked = torch.cat([positions(2, 3), positions(5)])
+    assert lengths_of({"position_ids": stacked}, 2, 5) == [2, 3, 5]
+    assert lengths_of({"seq_idx": torch.cat([numbers(5), numbers(1, 4)])}, 2, 5) == [5, 1, 4]
+
+
+def test_tokens_behind_the_last_boundary_are_one_segment():
+    assert lengths_of({"cu_seq_lens_q": torch.tensor([0, 3, 5])}, 1, 9) == [3, 2, 4]
+
+
+def test_empty_documents_are_dropped():
+    assert lengths_of({"cu_seq_lens_q": torch.tensor([0, 3, 3, 5, 5])}, 1, 5) == [3, 2]
+
+
+@pytest.mark.parametrize("bad", [[0, 4, 3, 6], [1, 6], [0, 9], []])
+def test_cumulative_lengths_that_contradict_the_batch(bad):
+    with pytest.raises(BoundaryError, match="cu_seq_lens_q"):
+        find_documents({"cu_seq_lens_q": torch.tensor(bad)}, 1, 6)
+
+
+def test_boundaries_of_another_length_than_the_batch():
+    with pytest.raises(BoundaryError, match=r"\(1, 7\).*\[1, 9\]"):
+        find_documents({"seq_idx": numbers(3, 4)}, 1, 9)
+
+
+def test_positions_beside_a_cache_go_on_from_an_earlier_call():
+    assert lengths_of({"position_ids": positions(2, 2), "past_key_values": object()}, 1, 4) is None
+
+
+def test_a_million_tokens():
+    lengths = [1000] * 500 + [1] * 500_000
+    segments, agree = find_documents({"position_ids": positions(*lengths)}, 1, sum(lengths))
+    assert segments.count == len(lengths)
+    assert agree
