@@ -6,16 +6,21 @@ it, the kernel wrappers read it, and a recomputation under gradient checkpointin
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from replacements.kernels.segments import Segments
 
+_MODULE_FILE = torch.nn.modules.module.__file__
 _current: ContextVar[Scope | None] = ContextVar("patcher_packing_scope", default=None)
 
 
@@ -31,6 +36,7 @@ class Scope:
         length: Tokens per row, `T`.
         mixer: The mixer that is running, as its hook says.
         used: For each mixer that ran, the ops in which it used the boundaries.
+        frame: The call that the scope lives for, while it is open.
     """
 
     owner: Any
@@ -41,6 +47,22 @@ class Scope:
     previous: Scope | None = None
     mixer: Any = None
     used: dict[Any, set[str]] = field(default_factory=dict)
+    frame: FrameType | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the call ended and nobody closed the scope.
+
+        Torch runs no hook when an interrupt (`KeyboardInterrupt`, `SystemExit`) leaves a module. A frame that still
+        executes refuses to be cleared; one that has ended has nothing left to lose.
+        """
+        if self.frame is None:
+            return False
+        try:
+            self.frame.clear()
+        except RuntimeError:
+            return False
+        return True
 
     def record(self, op: str) -> None:
         """Notes that the running mixer used the boundaries in `op`."""
@@ -50,13 +72,27 @@ class Scope:
 
 def current() -> Scope | None:
     """The scope of the innermost running forward in this thread, or `None`."""
-    return _current.get()
+    scope = _current.get()
+    if scope is not None and scope.abandoned:
+        while scope is not None and scope.abandoned:
+            scope = scope.previous
+        _current.set(scope)
+    return scope
 
 
 def enter(scope: Scope) -> None:
-    """Makes `scope` current until `leave` is called for its door."""
-    scope.previous = _current.get()
+    """Makes `scope` current until `leave` is called for its door, or the module call it is entered from ends."""
+    scope.previous = current()
+    scope.frame = _module_call()
     _current.set(scope)
+
+
+def _module_call() -> FrameType | None:
+    """The innermost running call of a torch module, from whose hook this is called."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _MODULE_FILE:
+        frame = frame.f_back
+    return frame
 
 
 def leave(door: Any) -> Scope | None:
@@ -69,6 +105,7 @@ def leave(door: Any) -> Scope | None:
     while scope is not None and scope.door is not door:
         scope = scope.previous
     if scope is not None:
+        scope.frame = None
         _current.set(scope.previous)
     return scope
 
