@@ -68,18 +68,23 @@ def revert(names: Iterable[str] | None = None) -> list[Record]:
         for record in reversed(_ledger.records()):
             if not record.active or (wanted is not None and record.rewrite.name not in wanted):
                 continue
-            # an adopted rewrite has no swaps of ours: its maker takes it back
-            undone = [swap.undo() for swap in reversed(record.swaps)]
-            record.state = _ledger.REVERTED if all(undone) else _ledger.STUCK
-            if record.state == _ledger.STUCK:
-                record.reason = "something else was put on top of it; restart Python to be rid of it"
-                warn_once(
-                    f"stuck {record.rewrite.name}", f"{record.rewrite.target} cannot be taken back: {record.reason}"
-                )
-            else:
-                _shown.forget(_shown.filename(record.rewrite.target))
+            _take_back(record)
             done.append(record)
         return done
+
+
+def _take_back(record: Record) -> None:
+    undone = [swap.undo() for swap in reversed(record.swaps)]
+    if undone and all(undone):
+        record.state = _ledger.REVERTED
+        _shown.forget(_shown.filename(record.rewrite.target))
+        return
+    record.state = _ledger.STUCK
+    record.reason = "something else was put on top of it" if undone else "another copy of the engine made it"
+    warn_once(
+        f"stuck {record.rewrite.name}",
+        f"{record.rewrite.target} cannot be taken back: {record.reason}. Restart Python to be rid of it",
+    )
 
 
 def _prepare(rewrite: Rewrite) -> _Plan | None:

@@ -31,7 +31,7 @@ MEANING = {
     SKIPPED: "optional, and could not be made",
     FAILED: "could not be made",
     REVERTED: "taken back",
-    STUCK: "could not be taken back, because another library has since put something on top",
+    STUCK: "could not be taken back: something stands on top of it, or another copy of the engine made it",
 }
 
 lock = threading.RLock()

@@ -231,3 +231,18 @@ def test_two_rewrites_of_one_function_are_refused(packages):
     with pytest.raises(RewriteError, match="both change upstream:f"):
         _engine.apply([rewrite(RETURN, name="second")])
     assert module.f(1) == 1001
+
+
+def test_the_work_of_another_copy_of_the_engine_is_known(packages, monkeypatch):
+    module = packages.load(TWO)
+    _engine.apply([rewrite(RETURN)])
+    ours = module.f
+    records = _ledger._records
+    monkeypatch.setattr(_ledger, "_records", {})
+    _engine.apply([rewrite(RETURN)])
+    assert module.f is ours
+    assert state() == "applied"
+    assert "another copy" in _ledger.get("rewrite").reason
+    _engine.revert()
+    assert state() == "stuck"
+    monkeypatch.setattr(_ledger, "_records", records)

@@ -179,3 +179,9 @@ def test_a_bad_pattern_is_refused(pattern):
 def test_strings_with_brackets_do_not_unbalance():
     source = "def f():\n    g('(((', \"it's\", f'{x[\"a\"]})')\n"
     assert lines(source, "g($A, $B, $C)") == [2]
+
+
+def test_a_statement_of_another_kind_with_the_same_text_is_not_it():
+    # `x: int` and a slice, `async for` and `for`: the kind of node is compared too
+    assert lines("def f():\n    x[a:b]\n", "x[a:b]") == [2]
+    assert lines("async def f():\n    async for x in y: pass\n    for x in y: pass\n", "for x in y: ...") == [3]

@@ -43,9 +43,7 @@ def add_comment_lines(text, rng):
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt) and layout.opens_line(n)]
     starts = {layout.begin(n) - len(layout.indent(n)): layout.indent(n) for n in nodes}
     picked = _some(rng, sorted(starts.items()), 0.2)
-    return splice(
-        text, [(s, s, rng.choice(["\n", f"{i}# return output\n", "# x\n", f"{i}#\n\n\n"])) for s, i in picked]
-    )
+    return splice(text, [(s, s, rng.choice(["\n", f"{i}# return\n", "# x\n", f"{i}#\n\n\n"])) for s, i in picked])
 
 
 def swap_quotes(text, rng):
