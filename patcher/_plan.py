@@ -88,6 +88,8 @@ class Site:
 
         A plain text (``x = 1``, ``$A + 1``) may stand elsewhere by chance. An anchor may match its own replacement.
         """
+        if CELL in edit.text:
+            return False  # asked already, for the whole function
         place, block = operation.place, operation.place.block
         for match in self._own(edit):
             own = match.place

@@ -185,3 +185,7 @@ def test_a_statement_of_another_kind_with_the_same_text_is_not_it():
     # `x: int` and a slice, `async for` and `for`: the kind of node is compared too
     assert lines("def f():\n    x[a:b]\n", "x[a:b]") == [2]
     assert lines("async def f():\n    async for x in y: pass\n    for x in y: pass\n", "for x in y: ...") == [3]
+
+
+def test_f_strings_are_not_entered():
+    assert lines("def f(x):\n    y = f'{g(x)}'\n    g(x)\n", "g($X)") == [3]
