@@ -19,8 +19,10 @@ def tiny_tokenizer(vocab: int = 128) -> PreTrainedTokenizerFast:
     )
 
 
-def sft_trainer(model, documents: list[torch.Tensor], **settings) -> SFTTrainer:
-    """A trainer on CPU over documents that are tokenized already."""
+def sft_trainer(
+    model, documents: list[torch.Tensor], labels: list[torch.Tensor] | None = None, **settings
+) -> SFTTrainer:
+    """A trainer on CPU over documents that are tokenized already; `settings` are SFTConfig's or SFTTrainer's."""
     arguments = {
         "output_dir": tempfile.mkdtemp(),
         "report_to": [],
@@ -36,11 +38,13 @@ def sft_trainer(model, documents: list[torch.Tensor], **settings) -> SFTTrainer:
     extra = {
         name: arguments.pop(name) for name in ("data_collator", "eval_dataset", "peft_config") if name in arguments
     }
-    dataset = Dataset.from_dict({"input_ids": [document.tolist() for document in documents]})
+    columns = {"input_ids": [document.tolist() for document in documents]}
+    if labels is not None:
+        columns["labels"] = [label.tolist() for label in labels]
     return SFTTrainer(
         model,
         args=SFTConfig(**arguments),
-        train_dataset=dataset,
+        train_dataset=Dataset.from_dict(columns),
         processing_class=tiny_tokenizer(),
         **extra,
     )
