@@ -74,8 +74,20 @@ class _Finder:
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Loader(spec.loader)
+                else:
+                    _say_unwatchable(name, spec)
                 return spec
         return None
+
+
+def _say_unwatchable(name: str, spec: ModuleSpec) -> None:
+    from patcher._log import warn_once
+
+    loader = type(spec.loader).__name__
+    advice = "Import it first, then call patcher.install()"
+    warn_once(
+        f"unwatchable {name}", f"{name} is loaded by {loader}, which reports nothing, and is not patched. {advice}"
+    )
 
 
 class _Loader:

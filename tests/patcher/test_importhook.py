@@ -120,3 +120,19 @@ def test_two_threads_report_once(packages):
     for thread in threads:
         thread.join()
     assert len(seen) == 1
+
+
+def test_a_loader_that_cannot_report_is_named(packages, caplog, monkeypatch):
+    class Silent:
+        def load_module(self, name):
+            raise NotImplementedError
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.util.spec_from_loader(name, Silent(), origin="x") if name == "upstream" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    _importhook.watch("upstream", lambda module: None)
+    assert importlib.util.find_spec("upstream").origin == "x"
+    assert "upstream is loaded by Silent" in caplog.text
