@@ -1,4 +1,4 @@
-"""The lanes of the version matrix, as data: which releases meet, what each lane trains, and what TRL itself cannot do."""
+"""The lanes of the version matrix, as data: which releases meet, what each trains, and what TRL itself cannot do."""
 
 from __future__ import annotations
 
@@ -35,50 +35,66 @@ COMPANIONS = {
     "anyio": "4.16.0",
 }
 
-# Lanes that TRL itself cannot train in here. The lane still runs; the text must be in the error that stock TRL raises
-# *and* in the one that comes with the patch, or the lane fails.
-TRL_CANNOT: dict[str, str] = {"1.15.0": "triton"}
+# Releases that TRL itself cannot train with here, told by the function that stock TRL fails in, and why. Such a lane still
+# runs, and counts as unable only if stock TRL and patched TRL both fail there with the same error.
+TRL_CANNOT: dict[str, tuple[str, str]] = {
+    "1.15.0": ("_fused_forward", "TRL's fused LM head has no torch path: it needs triton, which is not installed"),
+}
 
 # Families whose every mixer op can be isolated: padding them would be safe, and a loss the lane must not hide.
 MUST_PACK = frozenset({"qwen3_next", "qwen3_5"})
 
 
+# Ways to train in which the result must be right or the patch must refuse with its own error; in the others it must train.
+MAY_REFUSE = frozenset({"eval_packing alone", "eval_packing off"})
+
+
 @dataclass(frozen=True)
 class Lane:
-    """One pair of releases and the tiny families it trains (names of tests/families.json)."""
+    """One pair of releases, the tiny families it trains packed, and further ways in which it trains the first of them.
+
+    Families are names of tests/families.json, ways are those of tests/matrix/smoke.py. `beside` are further layers.
+    """
 
     trl: str
     transformers: str
     families: tuple[str, ...] = ("qwen3_next", "qwen3_5")
+    extras: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
         """The lane's name, as it is written on the command line and in the tables."""
-        return f"trl-{self.trl}-tf-{self.transformers}"
+        return "+".join([f"trl-{self.trl}-tf-{self.transformers}", *(package for package, _ in self.beside)])
 
     @property
     def layers(self) -> tuple[tuple[str, str], ...]:
         """The (package, version) pairs that lie over the base environment, first on the path first."""
-        return (("trl", self.trl), ("transformers", self.transformers), *TRANSFORMERS[self.transformers].items())
+        pins = TRANSFORMERS[self.transformers].items()
+        return (("trl", self.trl), ("transformers", self.transformers), *pins, *self.beside)
 
-
-FULL = tuple(Lane(trl, transformers) for trl in TRL for transformers in TRANSFORMERS)
 
 # At least one lane for every range in which TRL behaves alike, and for every way transformers reaches a kernel: instance
-# attributes (≤5.14.1), a method pair on module globals (≤5.14.1: lfm2, mamba2), decorated module functions (5.15+, first
-# dropping boundaries in silence, from 5.20 refusing them), and none at all (minimax).
+# attributes (≤5.14.1), a method pair on module globals (≤5.14.1: lfm2, mamba2), decorated module functions (5.15+,
+# first dropping boundaries in silence, from 5.20 refusing them), and none at all (minimax).
 _MORE = ("qwen3_next", "qwen3_5", "lfm2", "mamba2")
+_EVAL = ("eval_packing alone", "eval_packing off")
 CI = (
-    Lane("0.22.2", "4.57.6", _MORE),  # no boundary in the batch at all
-    Lane("0.23.1", "5.2.0"),  # position_ids only
+    Lane("0.22.2", "4.57.6", _MORE, ("padding_free", "wrapped")),  # no boundary in the batch at all
+    Lane("0.23.1", "5.2.0", extras=("pad_to_multiple_of", *_EVAL)),  # position_ids only
     Lane("0.27.2", "5.9.0"),  # bfd splits long documents
-    Lane("0.29.1", "5.14.1", _MORE),  # bfd-requeue; the last release with instance attributes
-    Lane("1.0.0", "5.15.0", _MORE),  # max_length rule; decorated functions that drop boundaries
+    Lane("0.29.1", "5.14.1", _MORE, ("bfd-requeue", "wrapped")),  # the last release with instance attributes
+    Lane("1.0.0", "5.15.0", _MORE, ("padding_free",)),  # max_length rule; decorated functions drop boundaries
     Lane("1.4.0", "5.17.0"),  # chunked loss as an option
-    Lane("1.9.2", "4.57.6"),  # chunked loss by default
-    Lane("1.14.2", "5.20.0"),  # text data on a vision model may pack; fallbacks refuse boundaries
-    Lane("1.15.0", "5.24.0"),  # fused head that needs triton
-    Lane("1.16.0", "5.24.0", (*_MORE, "minimax")),  # fused head; the batch carries boundaries
+    Lane("1.9.2", "4.57.6", extras=("pad_to_multiple_of",)),  # chunked loss by default
+    Lane("1.14.2", "5.20.0", extras=_EVAL),  # text data on a vision model may pack; fallbacks refuse boundaries
+    Lane("1.15.0", "5.24.0"),  # fused head that needs triton; then with triton, interpreted
+    Lane("1.15.0", "5.24.0", ("qwen3_5",), beside=(("triton", "3.9.0"),)),
+    # Fused head; the batch carries boundaries.
+    Lane("1.16.0", "5.24.0", (*_MORE, "minimax"), ("padding_free", "pad_to_multiple_of", "wrapped", *_EVAL)),
 )
+
+_SPECIAL = {(lane.trl, lane.transformers): lane for lane in CI}
+FULL = tuple(_SPECIAL.get((trl, transformers), Lane(trl, transformers)) for trl in TRL for transformers in TRANSFORMERS)
 
 SUBSETS = {"full": FULL, "ci": CI}

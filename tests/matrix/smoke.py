@@ -14,6 +14,7 @@ import contextlib
 import copy
 import io
 import json
+import logging
 import sys
 import tempfile
 import traceback
@@ -24,6 +25,28 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # a lane may run from anywhere, with any base interpreter
 
 STEPS, ACCUMULATION = 2, 2
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One way to train: what is passed to SFTConfig beside the usual, and what the result is compared with."""
+
+    arguments: dict
+    whole_rows: bool = False  # TRL gives no lengths and means each row as one document
+    evaluates: bool = False
+
+
+SCENARIOS = {
+    "packing": Scenario({}),
+    "padding_free": Scenario(
+        {"packing": False, "padding_free": True, "max_length": None, "per_device_train_batch_size": 3}
+    ),
+    "pad_to_multiple_of": Scenario({"pad_to_multiple_of": 64}),
+    "wrapped": Scenario({"packing_strategy": "wrapped"}, whole_rows=True),
+    "bfd-requeue": Scenario({"packing_strategy": "bfd-requeue"}),
+    "eval_packing alone": Scenario({"packing": False, "eval_packing": True}, evaluates=True),
+    "eval_packing off": Scenario({"packing": True, "eval_packing": False}, evaluates=True),
+}
 
 
 @dataclass
@@ -37,6 +60,8 @@ class Outcome:
     steps: int = 0
     loss: float | None = None  # |packed - apart|
     gradient: float | None = None  # ||packed - apart|| / ||apart||, the worst parameter
+    evaluation: float | None = None  # |packed - apart| of the evaluation loss, where there is one
+    notes: list[str] = field(default_factory=list)  # what the patch logged
 
 
 @dataclass
@@ -70,38 +95,36 @@ def watch(trainer, steps: list[Step], outcome: Outcome) -> None:
     trainer.training_step = recorded
 
 
-def apart(model, step: Step) -> tuple[float, dict]:
-    """Returns the loss and the gradients of a step's documents, each run alone through an untouched model."""
+def apart(model, documents: list[list[int]]) -> float:
+    """Returns the mean cross entropy of documents, each run alone; leaves its gradients on the model."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    from tests.matrix import tiny
-
-    found = [document for row in step.rows for document in tiny.split(row)]
-    targets = sum(len(document) - 1 for document in found)
-    model.load_state_dict(step.weights, strict=False)
+    targets, total = sum(len(document) - 1 for document in documents), 0.0
     model.train()
     model.zero_grad()
-    total = 0.0
-    for document in found:
+    for document in documents:
         ids = torch.tensor([document])
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
         loss = cross_entropy(logits, ids[0, 1:], reduction="sum") / targets
         loss.backward()
         total += float(loss.detach())
-    return total, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    return total
 
 
-def compare(model, steps: list[Step], outcome: Outcome) -> None:
+def compare(model, steps: list[Step], scenario: Scenario, outcome: Outcome) -> None:
     """Fills in the differences between the recorded steps and the documents apart."""
     import torch
 
     from tests.matrix import tiny
 
+    split = tiny.whole if scenario.whole_rows else tiny.split
     outcome.loss = outcome.gradient = 0.0
     for step in steps:
-        loss, gradients = apart(model, step)
+        model.load_state_dict(step.weights, strict=False)
+        loss = apart(model, [document for row in step.rows for document in split(row)])
         outcome.loss = max(outcome.loss, abs(step.loss - loss))
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         whole = torch.stack([grad.norm() for grad in gradients.values()]).norm()
         for name, grad in gradients.items():
             got = step.gradients.get(name, torch.zeros_like(grad))
@@ -112,8 +135,32 @@ def compare(model, steps: list[Step], outcome: Outcome) -> None:
     outcome.steps = len(steps)
 
 
-def train(family: str, folder: str) -> Outcome:
-    """Trains the family's tiny model on packed rows with the trainer that `trl` has now, and compares."""
+def arguments(scenario: Scenario, folder: str):
+    """Builds the SFTConfig of a scenario."""
+    import trl
+
+    from tests.matrix import tiny
+
+    usual = {
+        "packing": True,
+        "max_length": tiny.ROW,
+        "per_device_train_batch_size": 1,
+        "per_device_eval_batch_size": 3,
+        "gradient_accumulation_steps": ACCUMULATION,
+        "max_steps": STEPS,
+        "optim": "sgd",
+        "learning_rate": 1e-2,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+    }
+    return trl.SFTConfig(output_dir=folder, **{**usual, **scenario.arguments})
+
+
+def train(family: str, scenario: Scenario, folder: str) -> Outcome:
+    """Trains the family's tiny model as the scenario says, with the trainer that `trl` has now, and compares."""
     import trl
     from datasets import Dataset
 
@@ -122,38 +169,58 @@ def train(family: str, folder: str) -> Outcome:
     outcome, steps = Outcome(), []
     model = tiny.model(family)
     reference = copy.deepcopy(model)
-    arguments = trl.SFTConfig(
-        output_dir=folder,
-        packing=True,
-        max_length=tiny.ROW,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=ACCUMULATION,
-        max_steps=STEPS,
-        optim="sgd",
-        learning_rate=1e-2,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-    )
-    data = Dataset.from_dict({"input_ids": tiny.documents(STEPS * ACCUMULATION)})
-    try:
-        trainer = trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=tiny.tokenizer())
-        watch(trainer, steps, outcome)
-        trainer.train()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        outcome.error = f"{type(error).__name__}: {error}".strip().splitlines()[0][:400]
-        outcome.where = "/".join(Path(last.filename).parts[-3:]) + f":{last.name}"
-        return outcome
-    compare(reference, steps, outcome)
+    documents = tiny.documents(STEPS * ACCUMULATION)
+    data = Dataset.from_dict({"input_ids": documents})
+    more = {"eval_dataset": data} if scenario.evaluates else {}
+    with logged(outcome.notes):
+        try:
+            trainer = trl.SFTTrainer(
+                model=model,
+                args=arguments(scenario, folder),
+                train_dataset=data,
+                processing_class=tiny.tokenizer(),
+                **more,
+            )
+            watch(trainer, steps, outcome)
+            trainer.train()
+            evaluated = trainer.evaluate()["eval_loss"] if scenario.evaluates else None
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            outcome.error = f"{type(error).__name__}: {error}".strip().splitlines()[0][:400]
+            outcome.where = "/".join(Path(last.filename).parts[-3:]) + f":{last.name}"
+            return outcome
+    compare(reference, steps, scenario, outcome)
+    if evaluated is not None:
+        reference.load_state_dict(model.state_dict())
+        # Each batch holds the same number of targets, packed or not, so TRL's mean over batches is the mean over targets.
+        outcome.evaluation = abs(evaluated - apart(reference, documents))
     return outcome
 
 
-def run(families: list[str], order: str) -> dict:
-    """Trains each family as stock TRL does and then with the patch (which is loaded first or last), in one process."""
+@contextlib.contextmanager
+def logged(notes: list[str]):
+    """Collects what the patch logs as a warning."""
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            notes.append(record.getMessage()[:400])
+
+    collector = Collector(logging.WARNING)
+    logging.getLogger("patcher").addHandler(collector)
+    try:
+        yield
+    finally:
+        logging.getLogger("patcher").removeHandler(collector)
+
+
+def run(families: list[str], extras: list[str], order: str) -> dict:
+    """Trains as stock TRL does and then with the patch (which is loaded first or last), in one process.
+
+    Args:
+        families: families that are trained packed, where they exist.
+        extras: scenarios that the first of them is trained in too.
+        order: when patcher is imported: `first`, `last` or, for stock alone, `none`.
+    """
     if order == "first":
         import patcher
     import torch
@@ -162,36 +229,34 @@ def run(families: list[str], order: str) -> dict:
     from tests.matrix import tiny
 
     torch.set_num_threads(1)  # tiny tensors: a second thread only waits
-    result: dict = {"families": {}, "versions": {}}
-    for package in ("torch", "trl", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate"):
-        result["versions"][package] = version(package)
     there = [family for family in families if tiny.exists(family)]
+    wanted = [(family, "packing") for family in there] + [(there[0], extra) for extra in extras if there]
     if order == "first":
         patcher.uninstall()
     with tempfile.TemporaryDirectory() as folder:
-        stock = {family: train(family, folder) for family in there}
-        patched: dict[str, Outcome] = {}
+        runs = {key: {"stock": asdict(train(key[0], SCENARIOS[key[1]], folder))} for key in wanted}
         if order != "none":
             import patcher
 
             patcher.install()
-            patched = {family: train(family, folder) for family in there}
-    for family in there:
-        both = {"stock": asdict(stock[family])}
-        if family in patched:
-            both["patched"] = asdict(patched[family])
-        result["families"][family] = both
-    return result
+            for key in wanted:
+                runs[key]["patched"] = asdict(train(key[0], SCENARIOS[key[1]], folder))
+    packages = ("torch", "trl", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate")
+    return {
+        "versions": {package: version(package) for package in packages},
+        "runs": [{"family": family, "scenario": scenario, **runs[family, scenario]} for family, scenario in wanted],
+    }
 
 
 def main() -> None:
     """Reads the command line, keeps stdout for the one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="+")
+    parser.add_argument("--extra", action="append", default=[], choices=SCENARIOS, help="another way to train")
     parser.add_argument("--order", choices=("first", "last", "none"), default="last", help="when patcher is imported")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     with contextlib.redirect_stdout(io.TextIOWrapper(sys.stderr.buffer, write_through=True)):
-        result = run(arguments.families, arguments.order)
+        result = run(given.families, given.extra, given.order)
     print(json.dumps(result))
 
 

@@ -18,6 +18,10 @@ LENGTHS = (90, 47, 23)
 ROW = sum(LENGTHS)
 
 
+# Decay this slow carries what leaks past the first tokens of the next document.
+SLOW = {"A_log": -3.0, "dt_bias": -1.0}
+
+
 def exists(family: str) -> bool:
     """Says whether this transformers has the family."""
     return hasattr(transformers, FAMILIES[family]["model_class"])
@@ -42,6 +46,8 @@ def model(family: str) -> torch.nn.Module:
             if weight.ndim >= 2:
                 scale = 1.0 if "embed" in name else weight.shape[-1] ** -0.5
                 weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
+            elif name.endswith(("A_log", "dt_bias")):
+                weight.fill_(SLOW[name.rpartition(".")[2]])
     return built.float()
 
 
@@ -72,6 +78,11 @@ def split(row: list[int]) -> list[list[int]]:
         if token != PAD:
             found[-1].append(token)
     return found
+
+
+def whole(row: list[int]) -> list[list[int]]:
+    """Takes one row as one document."""
+    return [[token for token in row if token != PAD]]
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
