@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Runtime:
         mixers: Every recurrent mixer.
         packed_forwards: How many forwards held more than one document.
         checked: Whether the handshake has been made.
+        watch: Called with the arguments of each forward whose rows are single documents; may raise.
     """
 
     def __init__(self, model: nn.Module):
@@ -55,6 +57,7 @@ class Runtime:
         self.checkpointed = [module for module in model.modules() if hasattr(module, "gradient_checkpointing")]
         self.packed_forwards = 0
         self.checked = False
+        self.watch: Callable[[Mapping[str, Any]], None] | None = None
         self._handles: list[Any] = []
         self._register()
         _attached.add(self)
@@ -92,6 +95,8 @@ class Runtime:
                 )
         else:
             segments, agree = find_documents(kwargs, rows, length)
+            if segments is None and self.watch is not None:
+                self.watch(kwargs)
         enter(Scope(self, module, segments, rows, length))
         bind_checkpoints(self.checkpointed)
         kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
