@@ -29,6 +29,8 @@ def test_everything_but_the_body_is_the_original(packages):
         """Doc."""
         return a + b
     f.tag = {}
+    f.__doc__ = "Other."
+    f.__qualname__ = "Outer.f"
     '''
     module, before = patched(packages, source)
     new, old = module.f, before["f"]
@@ -163,7 +165,7 @@ def test_pickle_by_reference(packages):
 
 
 def test_tracebacks_inspect_and_linecache_show_the_edited_lines(packages):
-    source = "import os\n\n\ndef f(x):\n    y = 1\n    return y / x\n"
+    source = "import os\n\x0c\n\ndef f(x):\n    y = 1\n    return y / x\n"
     module, _ = patched(packages, source, edit("return $X", "__patcher__.note(y)\n__patcher__.note(x)"))
     shown = inspect.getsource(module.f)
     assert shown == ("def f(x):\n    y = 1\n    __patcher__.note(y)\n    __patcher__.note(x)\n    return y / x\n")
