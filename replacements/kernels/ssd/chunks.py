@@ -4,6 +4,10 @@ Within a chunk the output is a masked product of "attention" form; between chunk
 build these intermediates for one block of chunks, use them and drop them; the backward pass recomputes them from the
 state at the block's start.
 
+Memory: kept between the passes are the inputs and one state ``[G, N, H/G * P]`` per block. Alive within a pass are a
+few tensors ``[c, H, l, l]`` and ``[c, G, N, H/G * P]``, for one block. Keeping them would save the backward pass about
+a fifth of its products and cost ``(l + N * P / l) / P`` times the input in float32, for every layer.
+
 Letters: c chunks in the block, l slots of a chunk, H heads in G groups, P the head width, N the state.
 """
 

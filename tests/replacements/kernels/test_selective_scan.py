@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from replacements.kernels.segments import Segments
 from replacements.kernels.selective_scan import scan, selective_scan
 from replacements.kernels.selective_scan.naive import naive_selective_scan
+from replacements.kernels.selective_scan.sample import sample_inputs
 from tests.support.dispatch import Recorder
 from tests.support.kernels import ROWS, assert_agrees, gradients
 
@@ -154,6 +155,12 @@ def test_autocast_does_not_lower_the_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = selective_scan(**inputs, segments=segments, delta_softplus=True)
     assert torch.equal(mixed, selective_scan(**inputs, segments=segments, delta_softplus=True))
+
+
+def test_sample_inputs_are_the_arguments():
+    inputs = sample_inputs(30, channels=3, state=4, dtype=torch.bfloat16)
+    selective_scan(**inputs, segments=Segments([30]), delta_softplus=True).sum().backward()
+    assert all(x.grad.abs().sum() > 0 for x in inputs.values())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from replacements.kernels.segments import Segments
 from replacements.kernels.ssd import plan, ssd
 from replacements.kernels.ssd.naive import naive_ssd
+from replacements.kernels.ssd.sample import sample_inputs
 from tests.support.dispatch import Recorder
 from tests.support.kernels import ROWS, assert_agrees, gradients, random_lengths
 
@@ -227,6 +228,12 @@ def test_autocast_does_not_lower_the_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = ssd(**inputs, segments=segments, **OPTIONS)
     assert torch.equal(mixed, ssd(**inputs, segments=segments, **OPTIONS))
+
+
+def test_sample_inputs_are_the_arguments():
+    inputs = sample_inputs(30, heads=2, width=4, state=8, dtype=torch.bfloat16)
+    ssd(**inputs, segments=Segments([30]), dt_softplus=True).sum().backward()
+    assert all(x.grad.abs().sum() > 0 for x in inputs.values())
 
 
 @pytest.mark.parametrize(
