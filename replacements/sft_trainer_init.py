@@ -8,6 +8,18 @@ REWRITE = Rewrite(
     package="trl",
     target="trl.trainer.sft_trainer:SFTTrainer.__init__",
     edits=(
+        # The last moment before a model given by name is downloaded and built.
+        Edit(
+            name="foresee the verdict",
+            anchors=(Anchor("if isinstance(model, str): ...", level="body"),),
+            action="before",
+            text=(
+                "__patcher__.foresee(model=model, args=args, data_collator=data_collator, "
+                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class)"
+            ),
+            required=False,
+            lost="A model given by name is judged only after its weights are loaded.",
+        ),
         # The model is a module here even when its name was passed, PEFT has not wrapped it yet, and everything that
         # reads `packing` comes later.
         Edit(
@@ -22,6 +34,7 @@ REWRITE = Rewrite(
         Edit(name="attach the runtime", anchors=(), action="append", text="__patcher__.prepare(self)"),
     ),
     calls={
+        "foresee": "replacements.packing.strings:foresee",
         "choose": "replacements.packing.guard:choose",
         "prepare": "replacements.packing.trainer:prepare",
     },

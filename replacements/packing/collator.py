@@ -22,22 +22,33 @@ class Requested:
 
     It travels with the collator into dataloader workers. A worker that was spawned has not imported `patcher`, so the
     mark brings it along: without it the worker's collator would be TRL's own again.
+
+    Attributes:
+        packs: Whether the trainer is prepared for rows of several documents; if not, such a row is an error.
     """
 
-    def __reduce__(self) -> tuple[Any, tuple[()]]:
-        return _request_in_worker, ()
+    def __init__(self, packs: bool = True):
+        self.packs = packs
+
+    def __reduce__(self) -> tuple[Any, tuple[bool]]:
+        return _request_in_worker, (self.packs,)
 
 
-def _request_in_worker() -> Requested:
+def _request_in_worker(packs: bool) -> Requested:
     import patcher
 
     patcher.install()
-    return Requested()
+    return Requested(packs)
 
 
 def request_boundaries(collator: Any) -> None:
     """Asks for the batches of `collator` to be completed."""
     setattr(collator, _ATTRIBUTE, Requested())
+
+
+def refuse_packed_rows(collator: Any) -> None:
+    """Asks for rows of several documents to be an error: nobody saw the columns of the data, or asked to pack it."""
+    setattr(collator, _ATTRIBUTE, Requested(packs=False))
 
 
 def requests_boundaries(collator: Any) -> bool:
@@ -62,6 +73,9 @@ def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any
     """
     if not requests_boundaries(collator):
         return batch
+    if not getattr(collator, _ATTRIBUTE).packs:
+        _refuse_several_documents(examples)
+        return batch
     rows, length = batch["input_ids"].shape
     documents = [_document_lengths(example) for example in examples]
     if collator.padding_free:
@@ -75,6 +89,16 @@ def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any
     _mask_labels(batch["labels"], batch["position_ids"], [int(lengths.sum()) for lengths in documents])
     _replace_cumulative_lengths(batch, segments)
     return batch
+
+
+def _refuse_several_documents(examples: list[dict[str, Any]]) -> None:
+    for lengths in (example.get("seq_lengths") for example in examples):
+        if isinstance(lengths, list) and len(lengths) > 1:
+            raise BoundaryError(
+                f"A row of the stream holds {len(lengths)} documents (`seq_lengths`), and the trainer was built for "
+                "rows of one. Give the stream its features, so that its rows are known to be packed, or pass the "
+                "documents as rows of their own."
+            )
 
 
 def _document_lengths(example: dict[str, Any]) -> np.ndarray:

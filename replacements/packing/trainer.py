@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
-from replacements.packing.collator import request_boundaries
+import torch
+
+from replacements.packing.boundaries import EXPLICIT
+from replacements.packing.collator import refuse_packed_rows, request_boundaries
 from replacements.packing.runtime import attach
+from replacements.packing.situation import columns_of, completes
+
+
+class CollatorReplacedError(RuntimeError):
+    """The collator that was to say where documents start is no longer the trainer's."""
 
 
 def prepare(trainer: Any) -> None:
     """Attaches the runtime to a finished trainer whose verdict is to pack; leaves every other trainer alone."""
     verdict = vars(trainer).get("_patcher_verdict")
-    if verdict is not None and verdict.action == "pack":
-        attach(trainer.model)
+    if verdict is None or not completes(trainer.data_collator):
+        if verdict is not None and verdict.action == "pack":
+            attach(trainer.model)
+        return
+    if verdict.action == "pack":
         request_boundaries(trainer.data_collator)
+        attach(trainer.model).watch = _watch(trainer)
+    elif verdict.action == "leave" and columns_of(trainer.train_dataset) is None:
+        refuse_packed_rows(trainer.data_collator)
+
+
+def _watch(trainer: Any) -> Any:
+    """A check of forwards whose rows are said to be single documents: whether it was our collator that said so."""
+    owner, expected = weakref.ref(trainer), weakref.ref(trainer.data_collator)
+
+    def check(kwargs: Mapping[str, Any]) -> None:
+        built = owner()
+        if built is None or built.data_collator is expected() or any(kwargs.get(name) is not None for name in EXPLICIT):
+            return
+        if torch.is_grad_enabled() or kwargs.get("labels") is not None:
+            raise CollatorReplacedError(
+                f"`trainer.data_collator` was replaced by {type(built.data_collator).__name__} after the trainer was "
+                "built for packing, and its batches do not say where documents start. Pass the collator to the "
+                "trainer with `packing=False, padding_free=False`, or let it emit `seq_idx` or `position_ids` that "
+                "restart at each document."
+            )
+
+    return check

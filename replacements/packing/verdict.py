@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -32,6 +33,10 @@ class Reason(Enum):
     PROBE_FAILED = (
         "{model} could not run a packed row: {detail}. Please report it; it trains padded as without packing."
     )
+    UNREADABLE = (
+        "{model} could not be examined: {detail}. Pass a transformers model and its dataset as TRL documents them; "
+        "if they are, please report it."
+    )
     CUSTOM_COLLATOR = (
         "The trainer was given its own data collator ({detail}), which does not say where documents start. "
         "Leave `data_collator` out to pack."
@@ -41,7 +46,28 @@ class Reason(Enum):
         "{model} is a vision-language model and the dataset is a stream whose columns are not known, so it may hold "
         "images. Give the stream its features (`IterableDataset.cast` or `features=`) to pack it."
     )
-    SWITCHED_OFF = "`PATCHER_HYBRID_PACKING=0` turns packing off for hybrid models. Unset it to pack."
+    PROCESSOR = (
+        "This TRL release packs with a tokenizer only, and the processing class is a processor ({detail}). Pass "
+        "`processing_class=processor.tokenizer` to pack text."
+    )
+    CONTEXT_PARALLELISM = (
+        "Context parallelism (`cp_size={detail}`) splits rows between devices and drops the mask that keeps documents "
+        "apart. Set `cp_size=1` to pack."
+    )
+    SWITCHED_OFF = "`PATCHER_HYBRID_PACKING=0` turns packing off for hybrid models ({model}). Unset it to pack."
+    PREPARED_TWICE = (
+        "The rows of the dataset are packed already (column `seq_lengths`), and TRL would prepare them again: it takes "
+        "a row for a document, and truncates it without its lengths. Pass "
+        "`dataset_kwargs={{'skip_prepare_dataset': True}}`, or drop the column if each row is one document."
+    )
+    PACKED_BEFOREHAND = (
+        "The rows of the dataset are packed already (column `seq_lengths`), so they cannot be trained padded, and "
+        "packing is unsafe [{code}]: {why} Pass the documents as rows of their own."
+    )
+    FLATTENING_COLLATOR = (
+        "The data collator ({detail}) joins the documents of a batch into one row, so they cannot be trained padded, "
+        "and packing is unsafe [{code}]: {why} Leave `data_collator` out to train padded."
+    )
 
     @property
     def code(self) -> str:
@@ -74,11 +100,21 @@ class Verdict:
 PACK = Verdict("pack")
 LEAVE = Verdict("leave")
 
-_warned: set[Reason] = set()
+_said: set[str] = set()
+_lock = threading.Lock()
 
 
 def warn_once(verdict: Verdict) -> None:
     """Logs why a trainer is padded, once per reason and process."""
-    if verdict.reason is not None and verdict.reason not in _warned:
-        _warned.add(verdict.reason)
-        logger.warning("Training padded instead of packed [%s]: %s", verdict.reason.code, verdict.sentence)
+    if verdict.reason is not None:
+        code = verdict.reason.code
+        say_once(code, f"Training padded instead of packed [{code}]: {verdict.sentence}")
+
+
+def say_once(key: str, message: str) -> None:
+    """Logs a warning, unless one with this key was logged before in this process."""
+    with _lock:
+        if key in _said:
+            return
+        _said.add(key)
+    logger.warning("%s", message)
