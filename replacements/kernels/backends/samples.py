@@ -129,8 +129,8 @@ def typical(op: str, device: torch.device, dtype: torch.dtype) -> dict[str, Any]
     }
 
 
-def like(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same call on the tried row: widths, dtypes, device and options of `arguments`, other numbers.
+def like(op: str, arguments: Mapping[str, Any], tokens: int = sum(LENGTHS)) -> dict[str, Any]:
+    """The same call on one row of `tokens`: widths, dtypes, device and options of `arguments`, other numbers.
 
     The numbers are drawn on the host by a generator of their own, so no random state of the user's moves.
     """
@@ -145,7 +145,7 @@ def like(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         argument = named[name]
         shape = list(value.shape)
         if argument.time is not None:
-            shape[0], shape[argument.time] = 1, segments().total
+            shape[0], shape[argument.time] = 1, tokens
         extra = {"softplus": softplus} if argument.draw is _step else {}
         number = argument.draw(tuple(shape), generator, **extra)
         drawn[name] = number.to(value.device, value.dtype)

@@ -1,0 +1,230 @@
+"""Speed and memory: transformers' fallback, one scan per document, the torch operations, accelerated kernels.
+
+    python -m tools.bench                              the operations on the CPU
+    python -m tools.bench --device cuda --dtype bfloat16 --heads 16 --width 128 --tokens 8192 --documents 29,99
+
+Every ratio compares medians that were taken in turns in one run.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from replacements.kernels import backends
+from replacements.kernels.segments import Segments
+from tools import bench_check, bench_model, bench_profile
+from tools.bench_cases import CASES, OURS, STOCK, documents
+from tools.bench_measure import Figures, measure
+from tools.bench_report import Report, compared, listed
+
+console = Console(stderr=True)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+GROWTH = (2048, 8192, 32768, 65536)
+_PACKAGES = ("torch", "transformers", "triton", "flash-linear-attention", "causal-conv1d", "mamba-ssm", "tilelang")
+
+
+@dataclass
+class Bench:
+    """What is measured and what came of it."""
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    width: int
+    tokens: int
+    counts: list[int]
+    ops: list[str]
+    repeats: int
+    reports: list[Report] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def keep(self, name: str, report: Report, figures: Any) -> None:
+        """Adds a section's table and numbers."""
+        self.reports.append(report)
+        self.figures[name] = figures
+
+    @property
+    def shape(self) -> str:
+        """The operations' shape in words."""
+        return f"{self.heads} heads of {self.width}, {str(self.dtype).removeprefix('torch.')}, {self.device.type}"
+
+    def operations(self, op: str, tokens: int, count: int, *, only_ours: bool = False) -> dict[str, Figures]:
+        """One operation on a row of `count` documents, in every way."""
+        case, segments = CASES[op], Segments(documents(tokens, count))
+        given = case.arguments(self.heads, self.width, tokens, self.device, self.dtype)
+        ways = case.ways(self.device, self.dtype, self.heads, self.width)
+        chosen = {OURS: ways[OURS]} if only_ours else ways
+        steps = {name: bench_profile.step_of(way, given, segments) for name, way in chosen.items()}
+        return measure(steps, self.device, self.repeats)
+
+
+def check(bench: Bench) -> None:
+    """Operations and backends against one token at a time in float64, and the backends' states."""
+    on_cpu = bench.device.type == "cpu"
+    dtypes = (torch.float32,) if on_cpu else (torch.float32, torch.bfloat16)
+    # On a GPU at the shape that is timed, for which the kernels have to be compiled anyhow.
+    errors = bench_check.check(bench.device, *((2, 64) if on_cpu else (bench.heads, bench.width)), dtypes)
+    rows = [(e.op, e.way, e.dtype, e.output, e.gradient, e.worst) for e in errors]
+    columns = ("op", "way", "dtype", "output", "worst gradient", "of")
+    note = "Relative error in the Euclidean norm, against float64, one token at a time."
+    bench.keep("check", listed("Right", columns, rows, note), [asdict(e) for e in errors])
+    found = backends.states(bench.device)
+    rows = [(state.name, state.state, state.detail) for state in found]
+    bench.keep("backends", listed("Backends", ("backend", "state", "detail"), rows), [asdict(s) for s in found])
+
+
+def ops(bench: Bench) -> None:
+    """Every operation at the row's documents."""
+    measured = {
+        f"{op}, {count} documents": bench.operations(op, bench.tokens, count)
+        for op in bench.ops
+        for count in bench.counts
+    }
+    title = f"Operations: {bench.tokens} tokens, {bench.shape}"
+    bench.keep("ops", compared(title, measured, STOCK), _rows(measured))
+
+
+def growth(bench: Bench) -> None:
+    """The torch operations on longer rows, of documents of about 256 tokens and of one document."""
+    rows, kept = [], {}
+    for op in bench.ops:
+        for kind in ("many", "one"):
+            for tokens in GROWTH:
+                count = tokens // 256 if kind == "many" else 1
+                taken = bench.operations(op, tokens, count, only_ours=True)[OURS]
+                kept[f"{op}, {kind}, {tokens}"] = taken.row()
+                per_token = (taken.total / tokens * 1e6, taken.memory / tokens / 1024)
+                rows.append((op, kind, tokens, taken.total * 1e3, *per_token))
+    columns = ("op", "documents", "tokens", "ms", "µs a token", "KiB a token")
+    bench.keep("growth", listed(f"Growth: {bench.shape}", columns, rows, "Linear if the last columns stay."), kept)
+
+
+def model(bench: Bench) -> None:
+    """A training step of a whole model, how far each way is from the documents alone, the probe, the idle hooks."""
+    settings = bench_model.SMALL if bench.device.type == "cpu" else bench_model.QWEN3_5
+    built = bench_model.build(settings, bench.device, bench.dtype)
+    name = f"Qwen3.5 text, {settings['num_hidden_layers']} layers, {str(bench.dtype).removeprefix('torch.')}"
+    near = bench_model.agreement(built, documents(1024, 7), bench.device)
+    title = f"{name}: largest difference of a log-probability to the documents alone"
+    bench.keep("agreement", listed(title, ("", "nats"), near.items()), near)
+    measured = {
+        f"{count} documents": bench_model.compare(
+            built, documents(bench.tokens, count), bench.device, bench.repeats, slow=True
+        )
+        for count in bench.counts
+    }
+    title = f"{name}: a training step on {bench.tokens} tokens"
+    bench.keep("model", compared(title, measured, STOCK), _rows(measured))
+    idle = {"one document": bench_model.overhead(built, bench.tokens, bench.device, max(bench.repeats, 7))}
+    bench.keep("overhead", compared(f"{name}: packing off", idle, "without the runtime"), _rows(idle))
+    cost = bench_model.probe_cost(built, bench.device)
+    bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
+
+
+def profile(bench: Bench) -> None:
+    """Launches and time of the gated delta rule, and the chunks it could be cut into; needs a GPU."""
+    if bench.device.type != "cuda":
+        return
+    case = CASES["gated_delta_rule"]
+    for count in bench.counts:
+        lengths = documents(bench.tokens, count)
+        given = case.arguments(bench.heads, bench.width, bench.tokens, bench.device, bench.dtype)
+        way = case.ways(bench.device, bench.dtype, bench.heads, bench.width)[OURS]
+        taken = bench_profile.profile(bench_profile.step_of(way, given, Segments(lengths)))
+        times = f"host {taken.host:.1f} ms, device {taken.device:.1f} ms, wall {taken.wall:.1f} ms"
+        title = f"gated_delta_rule, {count} documents: {taken.launches} launches, {times}"
+        bench.keep(f"profile {count}", listed(title, ("kernel", "count", "ms"), taken.kernels), asdict(taken))
+        tried = bench_profile.sweep(
+            "gated_delta_rule", bench.heads, bench.width, lengths, bench.device, bench.dtype, bench.repeats
+        )
+        report = compared(f"gated_delta_rule chunks, {count} documents", {str(count): tried}, "chosen")
+        bench.keep(f"chunks {count}", report, _rows({str(count): tried}))
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "check": check,
+    "ops": ops,
+    "growth": growth,
+    "model": model,
+    "profile": profile,
+}
+
+
+def _rows(measured: dict[str, dict[str, Figures]]) -> dict[str, Any]:
+    return {group: {way: figures.row() for way, figures in ways.items()} for group, ways in measured.items()}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What it was measured on."""
+    known = {}
+    for package in _PACKAGES:
+        try:
+            known[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), "python": platform.python_version(), **known}
+
+
+def write(bench: Bench, folder: Path, stem: str) -> None:
+    """Writes `stem`.md and `stem`.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = machine(bench.device)
+    head = ", ".join(f"{name} {value}" for name, value in facts.items())
+    body = "\n".join(report.markdown() for report in bench.reports)
+    (folder / f"{stem}.md").write_text(f"# Benchmarks, {bench.device.type}\n\n{head}\n\n{body}", "utf-8")
+    (folder / f"{stem}.json").write_text(json.dumps({"machine": facts, **bench.figures}, indent=1) + "\n", "utf-8")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+@app.command()
+def main(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the operations' tensors and the model.")] = "float32",
+    heads: Annotated[int, typer.Option(help="Heads of the operations.")] = 8,
+    width: Annotated[int, typer.Option(help="Width of a head.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens of a row.")] = 4096,
+    counts: Annotated[str, typer.Option("--documents", help="Documents of a row.")] = "15,45,400",
+    only: Annotated[str, typer.Option("--ops", help="Operations.")] = ",".join(CASES),
+    sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,model",
+    repeats: Annotated[int, typer.Option(help="Rounds; the medians of them count.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the tables and numbers to.")] = None,
+    stem: Annotated[str, typer.Option(help="Name of the files, without their ending.")] = "bench",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
+) -> None:
+    """Measures, prints tables, and writes them where asked."""
+    where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    kind = getattr(torch, dtype)
+    bench = Bench(where, kind, heads, width, tokens, _numbers(counts), only.split(","), repeats)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
+        for section in sections.split(","):
+            task = progress.add_task(section, total=1)
+            SECTIONS[section](bench)
+            progress.advance(task)
+            if out is not None:  # after each section: a later one may fail
+                write(bench, out, stem)
+    if as_json:
+        print(json.dumps({"machine": machine(where), **bench.figures}))
+    else:
+        for report in bench.reports:
+            Console(width=None if sys.stdout.isatty() else 150).print(report.rich())
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,93 @@
+"""Time and peak memory of ways to do one thing, taken in turns in one run."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+#: Runs a forward and returns what to call for the backward.
+Step = Callable[[], Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians of one way.
+
+    Attributes:
+        forward: Seconds.
+        backward: Seconds.
+        memory: Bytes allocated at the peak of a forward and backward, over those before it.
+    """
+
+    forward: float
+    backward: float
+    memory: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of both."""
+        return self.forward + self.backward
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def measure(steps: Mapping[str, Step], device: torch.device, repeats: int) -> dict[str, Figures]:
+    """Measure every step: a warm-up that also gives the memory, then `repeats` rounds of one turn each."""
+    memory = {name: _peak(step, device) for name, step in steps.items()}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            times[name].append(_timed(step, device))
+    return {
+        name: Figures(statistics.median(f for f, _ in taken), statistics.median(b for _, b in taken), memory[name])
+        for name, taken in times.items()
+    }
+
+
+def _timed(step: Step, device: torch.device) -> tuple[float, float]:
+    _wait(device)
+    begin = time.perf_counter()
+    backward = step()
+    _wait(device)
+    middle = time.perf_counter()
+    backward()
+    _wait(device)
+    return middle - begin, time.perf_counter() - middle
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak(step: Step, device: torch.device) -> int:
+    step()()  # compiles, builds plans, fills caches
+    gc.collect()
+    if device.type != "cuda":
+        return _peak_on_host(step)
+    _wait(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()()
+    _wait(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_on_host(step: Step) -> int:
+    """The largest sum of what torch's allocator gave and took; the profiler sees each."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()()
+    held = peak = 0
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
