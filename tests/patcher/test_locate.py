@@ -32,6 +32,10 @@ try:
     async def waits(): ...
 except ImportError:
     pass
+
+if TYPE_CHECKING:
+    @overload
+    def many(c): ...
 """
 TREE = ast.parse(SOURCE)
 
