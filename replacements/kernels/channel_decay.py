@@ -42,33 +42,33 @@ class ChannelDecay:
             half *= 2
         self.before, self.after = before, after
 
-    def products(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``q_i.k_j`` and ``k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where j is not seen by i."""
+    def products(self, q: torch.Tensor, bk: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``q_i.k_j`` and ``b_i k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where i does not see j."""
         size = self.plan.size
-        scores, overlap = (q.new_zeros(*q.shape[:3], size) for _ in range(2))
+        scores, system = (q.new_zeros(*q.shape[:3], size) for _ in range(2))
         scores.diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))
         for half, rows, columns in self._levels():
-            reading = torch.cat([_second(q, half) * rows, _second(k, half) * rows], dim=-2)
+            reading = torch.cat([_second(q, half) * rows, _second(bk, half) * rows], dim=-2)
             block = self.precision.matmul(reading, (_first(k, half) * columns).mT)
             _corner(scores, half).copy_(block[..., :half, :])
-            _corner(overlap, half).copy_(block[..., half:, :])
+            _corner(system, half).copy_(block[..., half:, :])
         mask = self.plan.pairs.unsqueeze(1)
-        return scores.mul_(mask), overlap.mul_(mask)
+        return scores.mul_(mask), system.mul_(mask)
 
-    def products_backward(self, q, k, dscores, doverlap) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients by q, by k where it reads and by k where it is written. Uses its gradients up."""
+    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, by bk, and by k; of ``scores - system``. Uses its gradients up."""
         mm, mask = self.precision.matmul, self.plan.pairs.unsqueeze(1)
-        dscores, doverlap = dscores.mul_(mask), doverlap.mul_(mask)
+        dscores, dsystem = dscores.mul_(mask), dsystem.mul_(mask)
         diagonal = dscores.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        dq, read, written = diagonal * k, torch.zeros_like(k), diagonal * q
+        dq, dbk, dk = diagonal * k, torch.zeros_like(k), diagonal * q
         for half, rows, columns in self._levels():
-            grad = torch.cat([_corner(dscores, half), _corner(doverlap, half)], dim=-2)
-            reading = torch.cat([_second(q, half) * rows, _second(k, half) * rows], dim=-2)
-            _first(written, half).add_(mm(grad.mT, reading).mul_(columns))
+            grad = torch.cat([_corner(dscores, half), _corner(dsystem, half)], dim=-2)
+            reading = torch.cat([_second(q, half) * rows, _second(bk, half) * rows.neg()], dim=-2)
+            _first(dk, half).addcmul_(mm(grad.mT, reading), columns)
             dreading = mm(grad, _first(k, half) * columns)
-            _second(dq, half).add_(dreading[..., :half, :].mul_(rows))
-            _second(read, half).add_(dreading[..., half:, :].mul_(rows))
-        return dq, read, written
+            _second(dq, half).addcmul_(dreading[..., :half, :], rows)
+            _second(dbk, half).addcmul_(dreading[..., half:, :], rows)
+        return dq, dbk, dk
 
     def enter(self) -> torch.Tensor:
         """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, K]``."""

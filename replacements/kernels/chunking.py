@@ -256,6 +256,11 @@ class ChunkPlan:
         same = self.document.unsqueeze(2) == self.document.unsqueeze(1)
         return (same & (self.valid.unsqueeze(2) & self.valid.unsqueeze(1))).tril_()
 
+    def bias(self, dtype: torch.dtype) -> torch.Tensor:
+        """`pairs` to be added before an exponential, 0 and -inf: ``[C, 1, size, size]``."""
+        zeros = torch.zeros((), dtype=dtype, device=self.device)
+        return self._cached(("bias", dtype), lambda: zeros.where(self.pairs, -torch.inf).unsqueeze(1))
+
     def gather(self, x: torch.Tensor, heads: int | None = None) -> torch.Tensor:
         """Bring ``[N, h, ...]`` to chunks ``[C, heads, size, ...]``; each of the h heads serves ``heads / h``."""
         held = x.shape[1]

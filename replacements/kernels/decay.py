@@ -35,20 +35,19 @@ class ScalarDecay:
         out = high.unsqueeze(-1) - high.unsqueeze(-2)
         if low is not None:
             out.add_(low.unsqueeze(-1)).sub_(low.unsqueeze(-2))
-        mask = self.plan.pairs.unsqueeze(1)
-        return out.mul_(mask).exp_().mul_(mask)  # masked before exp: above the diagonal it would overflow
+        return out.add_(self.plan.bias(out.dtype)).exp_()  # masked before exp: above the diagonal it would overflow
 
-    def products(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``q_i.k_j`` and ``k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where j is not seen by i."""
+    def products(self, q: torch.Tensor, bk: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``q_i.k_j`` and ``b_i k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where i does not see j."""
         mm = self.precision.matmul
-        return mm(q, k.mT).mul_(self.pairs), mm(k, k.mT).mul_(self.pairs)
+        return mm(q, k.mT).mul_(self.pairs), mm(bk, k.mT).mul_(self.pairs)
 
-    def products_backward(self, q, k, dscores, doverlap) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients by q, by k where it reads and by k where it is written. Uses its gradients up."""
+    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, by bk, and by k; of ``scores - system``. Uses its gradients up."""
         mm = self.precision.matmul
-        dscores, doverlap = dscores.mul_(self.pairs), doverlap.mul_(self.pairs)
-        written = self.precision.add_matmul(mm(doverlap.mT, k), dscores.mT, q)
-        return mm(dscores, k), mm(doverlap, k), written
+        dscores, dsystem = dscores.mul_(self.pairs), dsystem.mul_(self.pairs)
+        dk = self.precision.add_matmul(mm(dscores.mT, q), dsystem.mT, bk, alpha=-1)
+        return mm(dscores, k), mm(dsystem, k), dk
 
     def enter(self) -> torch.Tensor:
         """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, 1]``."""

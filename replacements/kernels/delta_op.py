@@ -61,14 +61,16 @@ class _DeltaRule(torch.autograd.Function):
 
 @dataclass
 class _Parts:
-    """Inputs in chunks, and what their decays make of them."""
+    """Inputs in chunks, ``[C, H, s, ...]``, and what their decays make of them."""
 
     plan: ChunkPlan
     precision: Precision
     decay: Any
     q: torch.Tensor
     k: torch.Tensor
-    overlap: torch.Tensor
+    v: torch.Tensor
+    bk: torch.Tensor
+    beta: torch.Tensor
     enter: torch.Tensor
     leave: torch.Tensor
     chunks: delta.Chunks
@@ -76,49 +78,50 @@ class _Parts:
 
 def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
     precision, heads = Precision.of(q), v.shape[2]
-    plan = delta_rule_plan(options.segments, q.device, q.shape[-1], v.shape[-1], heads)
+    channels = g.dim() == 4
+    plan = delta_rule_plan(options.segments, q.device, q.shape[-1], v.shape[-1], heads, channels)
     q, k, v, g, beta = (_row(x, precision) for x in (q, k, v, g, beta))
-    if options.qk_l2norm:
-        q, k = l2norm(q), l2norm(k)
-    q, k, v = plan.gather(q * options.scale, heads), plan.gather(k, heads), plan.gather(v)
+    q, k = (l2norm(q, options.scale), l2norm(k)) if options.qk_l2norm else (q * options.scale, k)
+    q, k, v = plan.gather(q, heads), plan.gather(k, heads), plan.gather(v)
     valid = plan.valid.unsqueeze(1)
-    g, beta = plan.gather(clamp_log(g, precision)), plan.gather(beta).mul_(valid)
-    decay = options.decay(g.mul_(valid if g.dim() == 3 else valid.unsqueeze(-1)), plan, precision)
-    scores, overlap = decay.products(q, k)
+    g, beta = plan.gather(clamp_log(g, precision)), plan.gather(beta).mul_(valid).unsqueeze(-1)
+    decay = options.decay(g.mul_(valid.unsqueeze(-1) if channels else valid), plan, precision)
+    bk = k * beta
+    scores, system = decay.products(q, bk, k)
     enter, leave = decay.enter(), decay.leave()
     chunks = delta.Chunks(
         plan=plan,
         precision=precision,
-        system=overlap * beta.unsqueeze(-1),
+        system=system,
         scores=scores,
-        v=v,
-        beta=beta,
-        q_in=q[plan.free :] * enter,
-        k_in=k[plan.free :] * enter,
-        k_out=plan.sources(k) * leave,
+        values=v * beta,
+        queries=q[plan.free :] * enter,
+        readers=bk[plan.free :] * enter,
+        writers=plan.sources(k) * leave,
         total=decay.total(),
     )
-    return _Parts(plan, precision, decay, q, k, overlap, enter, leave, chunks)
+    return _Parts(plan, precision, decay, q, k, v, bk, beta, enter, leave, chunks)
 
 
 def _backward(parts: _Parts, grads: delta.Gradients) -> tuple[torch.Tensor, ...]:
     """Gradients by the chunked q (scaled), k, v, g, beta.
 
-    A cumulative decay ``c_i`` multiplies ``q_i`` and ``k_i`` where they read and divides ``k_i`` where it is written,
-    so its gradient is ``q.dq + k.dk(read) - k.dk(written)``: no sum over the pairs of slots is needed.
+    A cumulative decay ``c_i`` multiplies ``q_i`` and ``b_i k_i`` where they read and divides ``k_i`` where it is
+    written, so its gradient is the sum of these times their gradients, with that sign: no sum over pairs is needed.
     """
-    plan, q, k = parts.plan, parts.q, parts.k
+    plan, q, k, beta = parts.plan, parts.q, parts.k, parts.beta
     grads.system.diagonal(dim1=-2, dim2=-1).zero_()
-    dbeta = grads.beta.add_((grads.system * parts.overlap).sum(-1))
-    doverlap = grads.system.mul_(parts.chunks.beta.unsqueeze(-1))
-    dq, read, written = parts.decay.products_backward(q, k, grads.scores, doverlap)
-    dq[plan.free :].addcmul_(grads.q_in, parts.enter)
-    read[plan.free :].addcmul_(grads.k_in, parts.enter)
-    plan.add_to_sources(written, grads.k_out * parts.leave)
-    dsums = (q * dq).addcmul_(k, read - written)
-    last = (grads.k_out * parts.chunks.k_out).sum(-2)
+    dq, dbk, dk = parts.decay.products_backward(q, parts.bk, k, grads.scores, grads.system)
+    dq[plan.free :].addcmul_(grads.queries, parts.enter)
+    dbk[plan.free :].addcmul_(grads.readers, parts.enter)
+    plan.add_to_sources(dk, grads.writers * parts.leave)
+    reads = (k * dbk).neg_()  # gradients by bk come with the sign turned
+    dbeta = (grads.values * parts.v).sum(-1).add_(reads.sum(-1))
+    dsums = reads.mul_(beta).addcmul_(q, dq).addcmul_(k, dk, value=-1)
+    last = (grads.writers * parts.chunks.writers).sum(-2)
     last[plan.links - plan.passing :] += grads.total
-    return dq, read.add_(written), grads.v, parts.decay.backward(dsums, last), dbeta
+    dg = parts.decay.backward(dsums, last)
+    return dq, dk.addcmul_(dbk, beta, value=-1), grads.values.mul_(beta), dg, dbeta
 
 
 def _row(x: torch.Tensor, precision: Precision) -> torch.Tensor:
