@@ -106,9 +106,9 @@ def fetch(package: str, version: str, cache: Path) -> Path:
     Raises:
         WheelError: the index has no wheel of that release that this interpreter could install, or cannot be reached.
     """
-    have = cached(package, cache).get(str(Version(version)))
-    if have is not None:
-        return have
+    for have, path in cached(package, cache).items():
+        if Version(have) == Version(version):
+            return path
     folder = _folder(cache, package)
     folder.mkdir(parents=True, exist_ok=True)
     # Downloaded beside its final place and renamed, so that a broken download never looks like a cached wheel.

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated
@@ -45,14 +46,19 @@ def rewrites_of(package: str) -> list[Rewrite]:
     return [rewrite for rewrite in REWRITES if canonicalize_name(rewrite.package) == wanted]
 
 
+def families() -> tuple[Sequence[drift_families.FamilyRow], dict[str, tuple[str, ...]]]:
+    """Returns the table of model families, and every kernel name with the ops that it runs."""
+    from replacements.packing.adapters import KERNELS
+    from replacements.packing.families import FAMILIES
+
+    return FAMILIES, {name: kernel.ops for name, kernel in KERNELS.items()}
+
+
 def examine(package: str, version: str, wheel: Path) -> list[Finding]:
     """Looks for everything that the project relies on in one wheel."""
     found = drift_scan.scan(package, version, wheel, rewrites_of(package))
     if package == "transformers":
-        from replacements.packing.dispatch import DISPATCH_NAMES
-        from replacements.packing.families import FAMILIES
-
-        found += drift_families.scan(package, version, wheel, FAMILIES, DISPATCH_NAMES)
+        found += drift_families.scan(package, version, wheel, *families())
     return found
 
 

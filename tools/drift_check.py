@@ -39,9 +39,8 @@ class Check:
             compile(edited.text, "mutant", "exec")
         except SyntaxError as error:
             return f"the patched text does not compile: {error}"
-        again = edit_source(edited.text, self.rewrite)
-        if again.changed or any(outcome not in (ALREADY, MISSED) for _, outcome in again.matched):
-            return f"asked again, it was patched again: {again.matched}"
+        if fault := self._again(edited.text):
+            return fault
         tree = ast.parse(edited.text)
         function = function_of(tree, self.rewrite)
         if calls(tree) != calls(function):
@@ -50,6 +49,15 @@ class Check:
             return f"the injected text uses {renamed[0]!r}, which the function calls {renamed[1]!r}"
         want, got = self._want(renamed), list(landings(function, self.subject.sites))
         return "" if want == got else f"the injected text stands elsewhere: {got}, not {want}"
+
+    def _again(self, text: str) -> str:
+        """Says what is wrong if a patched text is asked for the same edits again."""
+        try:
+            again = edit_source(text, self.rewrite)
+        except PatchError as error:
+            return f"asked again, it was refused: {error}"
+        fresh = again.changed or any(outcome not in (ALREADY, MISSED) for _, outcome in again.matched)
+        return f"asked again, it was patched again: {again.matched}" if fresh else ""
 
     def accepted_wrongly(self, text: str, site: Site) -> str:
         """Says what is wrong with how a meaning-changing mutant was taken; empty if it was refused as it should be.

@@ -1,14 +1,21 @@
-"""Looks for what the kernel shim relies on in transformers' modules: mixer classes and the names they call ops by."""
+"""Looks for what the kernel shim relies on in transformers' modules: mixer classes and the names they call ops by.
+
+It reads the source as `replacements.packing.dispatch` reads a built model, in the same order: a pair of methods, kernels
+held as attributes, globals of the module, a convolution that is called in line.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from tools import _wheels
 from tools.drift_scan import ABSENT, FOUND, MISS, Finding
+
+_KERNEL_METHOD = "cuda_kernels_forward"
+_CONVOLUTION = "causal_conv1d"
 
 
 class FamilyRow(Protocol):
@@ -21,7 +28,7 @@ class FamilyRow(Protocol):
 
 
 def scan(
-    package: str, version: str, wheel: Path, families: Iterable[FamilyRow], names: Mapping[str, tuple[str, ...]]
+    package: str, version: str, wheel: Path, families: Iterable[FamilyRow], kernels: Mapping[str, tuple[str, ...]]
 ) -> list[Finding]:
     """Checks every family in one wheel; a family that the release does not have is absent, not missed.
 
@@ -30,51 +37,68 @@ def scan(
         version: its release.
         wheel: the wheel.
         families: rows of the table.
-        names: for each op, the names under which mixers reach it.
+        kernels: every name by which mixers reach kernels, with the ops that it runs.
     """
-    found = []
-    for family in families:
-        source = _wheels.read(wheel, family.module)
-        for column, status, outcome, detail in _family(source, family, names):
-            found.append(Finding(package, version, column, status, outcome, detail))
-    return found
+    return [
+        Finding(package, version, *cells)
+        for family in families
+        for cells in examine(_wheels.read(wheel, family.module), family, kernels)
+    ]
 
 
-def _family(source: str | None, family: FamilyRow, names: Mapping[str, tuple[str, ...]]):
+def examine(
+    source: str | None, family: FamilyRow, kernels: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (column, status, outcome, detail) for each op of a family, given its module's text or None."""
+    columns = [(f"{family.name}: {op}", op) for op in family.ops]
     if source is None:
-        yield from ((f"{family.name}: {op}", ABSENT, "no family", "") for op in family.ops)
+        yield from ((column, ABSENT, "–", "") for column, _ in columns)
         return
     tree = ast.parse(source)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    mixers = [classes[name] for name in family.mixers if name in classes]
+    mixers = [_with_bases(classes[name], classes) for name in family.mixers if name in classes]
     if not mixers:
-        near = ", ".join(sorted(classes))
-        detail = f"{family.module} has none of the mixer classes {', '.join(family.mixers)}; its classes: {near}"
-        yield from ((f"{family.name}: {op}", MISS, "no mixer", detail) for op in family.ops)
+        detail = f"{family.module} defines none of {', '.join(family.mixers)}; it defines {', '.join(sorted(classes))}"
+        yield from ((column, MISS, "no mixer", detail) for column, _ in columns)
         return
-    for op in family.ops:
-        yield (f"{family.name}: {op}", *_op(tree, mixers, op, names.get(op, ())))
+    reached = [_reached(tree, mixer, kernels) for mixer in mixers]
+    for column, op in columns:
+        ways = sorted({way.get(op, "") for way in reached} - {""})
+        if all(op in way for way in reached):
+            yield column, FOUND, " / ".join(ways), ""
+        else:
+            names = ", ".join(name for name, ops in kernels.items() if op in ops)
+            used = sorted(set().union(*(_names(part) for mixer in mixers for part in mixer)) & _globals(tree))
+            detail = f"{', '.join(family.mixers)} call {op} by none of {names}; of their module they use {used}"
+            yield column, MISS, "no dispatch", detail
 
 
-def _op(tree: ast.Module, mixers: list[ast.ClassDef], op: str, names: tuple[str, ...]) -> tuple[str, str, str]:
-    """Says how the mixers of a module reach an op: an attribute of theirs, or a global that they call."""
-    used = {name for mixer in mixers for name in _loaded(mixer)}
-    attributes = {name for mixer in mixers for name in _attributes(mixer)}
-    bound = _globals(tree)
-    kinds = []
-    if any(name in attributes for name in names):
-        kinds.append("attribute")
-    if any(name in bound and (name in used or name in attributes) for name in names):
-        kinds.append("global")
-    if kinds:
-        return FOUND, " + ".join(kinds), ""
-    called = ", ".join(sorted(used & bound)) or "no function of its module"
-    detail = f"{', '.join(m.name for m in mixers)} reaches {op} by none of {', '.join(names)}; it uses {called}"
-    return MISS, "no dispatch", detail
+def _reached(tree: ast.Module, mixer: list[ast.ClassDef], kernels: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Says for each op that a mixer class reaches in which way it does."""
+    methods = {part.name: part for base in mixer for part in base.body if isinstance(part, ast.FunctionDef)}
+    held = {name for base in mixer for name in _attributes(base)}
+    if _KERNEL_METHOD in methods:
+        way, names = "methods", _names(methods[_KERNEL_METHOD])
+    elif held & kernels.keys():
+        way, names = "attribute", held
+    else:
+        way, names = "global", {name for base in mixer for name in _names(base)} & _globals(tree)
+    found = {op: way for name in names & kernels.keys() for op in kernels[name]}
+    if _CONVOLUTION not in found and "Conv1d" in {name for base in mixer for name in _names(base)}:
+        found[_CONVOLUTION] = "in line"
+    return found
 
 
-def _loaded(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+def _with_bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """A class after the classes of its module that it derives from, so that its own methods come last and win."""
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+    return [part for base in bases for part in _with_bases(classes[base], classes)] + [node]
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Every name and attribute that a piece of code refers to."""
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+    return names | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
 
 
 def _attributes(mixer: ast.ClassDef) -> set[str]:

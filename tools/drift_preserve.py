@@ -286,11 +286,10 @@ def _same_line(subject: Subject, site: Site) -> Iterator[Mutant]:
 
 def _renamed(subject: Subject, site: Site, source: random.Random) -> Iterator[Mutant]:
     """A local variable that stands in or beside the anchored statement, under another name throughout the function."""
+    mine = locals_of(subject.function)
     around = site.block[max(0, site.index - 2) : site.index + 3]
-    near = {name for node in around for name in _used(node)}
-    for name in source.sample(
-        sorted(near & locals_of(subject.function)), k=min(2, len(near & locals_of(subject.function)))
-    ):
+    near = sorted({name for node in around for name in _used(node)} & mine - _used(site.node))
+    for name in (*sorted(_used(site.node) & mine)[:3], *source.sample(near, min(2, len(near)))):
         new = f"{name}_under_a_new_name"
         places = [n for n in ast.walk(subject.function) if isinstance(n, ast.Name) and n.id == name]
         text = splice(subject.text, {(*subject.span(node), new) for node in places})

@@ -94,7 +94,7 @@ CI = (
     Lane("1.16.0", "5.24.0", (*_MORE, "minimax"), ("padding_free", "pad_to_multiple_of", "wrapped", *_EVAL)),
 )
 
-_SPECIAL = {(lane.trl, lane.transformers): lane for lane in CI}
-FULL = tuple(_SPECIAL.get((trl, transformers), Lane(trl, transformers)) for trl in TRL for transformers in TRANSFORMERS)
+_GRID = {lane.name: lane for lane in (Lane(trl, transformers) for trl in TRL for transformers in TRANSFORMERS)}
+FULL = tuple({**_GRID, **{lane.name: lane for lane in CI}}.values())
 
 SUBSETS = {"full": FULL, "ci": CI}

@@ -24,7 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # a lane may run from anywhere, with any base interpreter
 
-STEPS, ACCUMULATION = 2, 2
+# One micro-batch a step: some releases (transformers 5.2) scale accumulated gradients wrongly, packed or not.
+STEPS, ACCUMULATION = 2, 1
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Step:
     rows: list[list[int]] = field(default_factory=list)
     loss: float = 0.0
     gradients: dict = field(default_factory=dict)
+    items: int | None = None  # targets, as the trainer counts them
 
 
 def watch(trainer, steps: list[Step], outcome: Outcome) -> None:
@@ -85,6 +87,8 @@ def watch(trainer, steps: list[Step], outcome: Outcome) -> None:
             steps.append(Step({name: weight.detach().clone() for name, weight in parameters.items()}))
         outcome.batch = sorted(inputs)
         steps[-1].rows += inputs["input_ids"].tolist()
+        items = rest[0] if rest else more.get("num_items_in_batch")
+        steps[-1].items = None if items is None else int(items)
         loss = training_step(model, inputs, *rest, **more)
         steps[-1].loss += float(loss.detach())
         micro += 1
@@ -95,12 +99,18 @@ def watch(trainer, steps: list[Step], outcome: Outcome) -> None:
     trainer.training_step = recorded
 
 
-def apart(model, documents: list[list[int]]) -> float:
-    """Returns the mean cross entropy of documents, each run alone; leaves its gradients on the model."""
+def apart(model, documents: list[list[int]], items: int | None = None) -> float:
+    """Returns the mean cross entropy of documents, each run alone; leaves its gradients on the model.
+
+    Args:
+        model: an untouched model.
+        documents: token ids.
+        items: what to divide by in place of the number of targets.
+    """
     import torch
     from torch.nn.functional import cross_entropy
 
-    targets, total = sum(len(document) - 1 for document in documents), 0.0
+    targets, total = items or sum(len(document) - 1 for document in documents), 0.0
     model.train()
     model.zero_grad()
     for document in documents:
@@ -122,7 +132,10 @@ def compare(model, steps: list[Step], scenario: Scenario, outcome: Outcome) -> N
     outcome.loss = outcome.gradient = 0.0
     for step in steps:
         model.load_state_dict(step.weights, strict=False)
-        loss = apart(model, [document for row in step.rows for document in split(row)])
+        # Some transformers count a row's first label, which no token predicts. Where TRL means the row as one document
+        # that is its own doing; where rows hold several, masked first labels make every count the same.
+        items = step.items if scenario.whole_rows else None
+        loss = apart(model, [document for row in step.rows for document in split(row)], items)
         outcome.loss = max(outcome.loss, abs(step.loss - loss))
         gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         whole = torch.stack([grad.norm() for grad in gradients.values()]).norm()
