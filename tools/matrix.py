@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -73,18 +74,29 @@ def child(lane: Lane, path: list[Path], python: str, order: str, timeout: float)
 
 
 def run(lane: Lane, cache: Path, python: str, order: str, timeout: float) -> matrix_judge.Verdict:
-    """Runs one lane and judges it."""
-    start = time.perf_counter()
+    """Runs one lane over its layers and judges it."""
     clashes = matrix_layers.conflicts(lane, cache)
     if clashes:
         return matrix_judge.Verdict(lane, matrix_judge.APART, clashes)
-    result, reason = child(lane, matrix_layers.path_of(lane, cache, python), python, order, timeout)
+    return run_in(lane, matrix_layers.path_of(lane, cache, python), python, order, timeout)
+
+
+def run_in(lane: Lane, path: list[Path], python: str, order: str, timeout: float) -> matrix_judge.Verdict:
+    """Runs one lane with the given folders first on the path (none: as the environment is) and judges it."""
+    start = time.perf_counter()
+    result, reason = child(lane, path, python, order, timeout)
     if result is None:
         verdict = matrix_judge.Verdict(lane, matrix_judge.FAILS, [reason])
     else:
         verdict = matrix_judge.judge(lane, result, stock_only=order == "none")
     verdict.seconds = time.perf_counter() - start
     return verdict
+
+
+def lane_here() -> Lane:
+    """Returns the lane of the releases that this environment has."""
+    here = Lane(version("trl"), version("transformers"))
+    return next((lane for lane in FULL if lane.name == here.name), here)
 
 
 def write(verdicts: list[matrix_judge.Verdict], folder: Path) -> None:
@@ -104,10 +116,11 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Folder to write matrix.md and matrix.json to.")] = None,
     stock: Annotated[bool, typer.Option("--stock", help="Run stock TRL only, without the patch.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="One lane: this environment, as it is.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds before a lane is given up.")] = 300.0,
 ) -> None:
     """Runs the lanes, prints the table, and exits with 1 if any lane fails."""
-    wanted = chosen(lanes or [], subset)
+    wanted = [lane_here()] if here else chosen(lanes or [], subset)
     verdicts = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -117,7 +130,10 @@ def main(
             # Which of the two is imported first must not matter, so the lanes take turns.
             order = "none" if stock else ("last", "first")[index % 2]
             try:
-                verdicts.append(run(lane, _wheels.cache_root(cache), base, order, timeout))
+                if here:
+                    verdicts.append(run_in(lane, [], sys.executable, order, timeout))
+                else:
+                    verdicts.append(run(lane, _wheels.cache_root(cache), base, order, timeout))
             except _wheels.WheelError as error:
                 verdicts.append(matrix_judge.Verdict(lane, matrix_judge.FAILS, [str(error)]))
             progress.console.print(f"{verdicts[-1].status:12} {lane.name}  {'; '.join(verdicts[-1].reasons)[:300]}")
