@@ -15,6 +15,9 @@ from replacements.kernels.segments import Segments
 from replacements.packing.boundaries import BoundaryError, segments_to_positions, segments_to_seq_idx
 
 _ATTRIBUTE = "_patcher_boundaries"
+#: What newer releases emit for flash attention. Its shape depends on the documents, so a batch that holds it cannot be
+#: dispatched to processes or sliced; the backbone's hook derives it again from `seq_idx`.
+_CUMULATIVE = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
 class Requested:
@@ -60,8 +63,8 @@ def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any
     """Puts the boundaries of a finished batch into it.
 
     Adds `seq_idx` (int32 `[rows, T]`) and `position_ids` (int64 `[rows, T]`), masks the first label of each document
-    and the padded tail with -100, and drops a mask of ones. The tail is one segment of its own. A batch whose rows
-    are single documents is returned as it is.
+    and the padded tail with -100, and drops a mask of ones and cumulative lengths. The tail is one segment of its
+    own. A batch whose rows are single documents is returned as it is.
 
     Args:
         collator: TRL's collator; left alone unless its trainer asked for boundaries.
@@ -87,7 +90,8 @@ def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any
     batch["position_ids"] = segments_to_positions(segments)
     batch.pop("attention_mask", None)
     _mask_labels(batch["labels"], batch["position_ids"], [int(lengths.sum()) for lengths in documents])
-    _replace_cumulative_lengths(batch, segments)
+    for name in _CUMULATIVE:
+        batch.pop(name, None)
     return batch
 
 
@@ -120,11 +124,3 @@ def _mask_labels(labels: torch.Tensor, position_ids: torch.Tensor, real_tokens: 
     labels[position_ids == 0] = -100
     for row, tokens in enumerate(real_tokens):
         labels[row, tokens:] = -100
-
-
-def _replace_cumulative_lengths(batch: dict[str, Any], segments: Segments) -> None:
-    """Keeps what newer releases emit for flash attention in step with the segments."""
-    if "cu_seq_lens_q" not in batch:
-        return
-    batch["cu_seq_lens_q"] = batch["cu_seq_lens_k"] = segments.cu_seqlens("cpu")
-    batch["max_length_q"] = batch["max_length_k"] = segments.longest

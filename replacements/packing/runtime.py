@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from replacements.kernels.causal_conv1d import causal_conv1d
+from replacements.kernels.segments import Segments
 from replacements.packing import dispatch
 from replacements.packing.boundaries import (
     CACHES,
@@ -102,6 +103,8 @@ class Runtime:
         kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
         if segments is not None:
             _isolate(module, kwargs, segments, agree)
+            if module is self.backbone and _uses_flash_attention(module):
+                _expand_for_flash_attention(kwargs, segments)
         return args, kwargs
 
     @torch.compiler.disable
@@ -166,7 +169,7 @@ def runtime_of(model: nn.Module) -> Runtime | None:
     return vars(model).get(_ATTRIBUTE)
 
 
-def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Any, positions_agree: bool) -> None:
+def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Segments, positions_agree: bool) -> None:
     """Sets the arguments without which attention does not keep the documents of a row apart."""
     if any(kwargs.get(name) is not None for name in CACHES):
         raise BoundaryError(
@@ -179,6 +182,16 @@ def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Any, positions
         kwargs["use_cache"] = False
     if not positions_agree and ("position_ids" in accepted or accepted["**"]):
         kwargs["position_ids"] = segments_to_positions(segments, _device((), kwargs))
+
+
+def _uses_flash_attention(module: nn.Module) -> bool:
+    return "flash" in str(getattr(module.config, "_attn_implementation", None))
+
+
+def _expand_for_flash_attention(kwargs: dict[str, Any], segments: Segments) -> None:
+    """The boundaries as variable-length attention takes them, so that no layer has to read them off the device."""
+    kwargs["cu_seq_lens_q"] = kwargs["cu_seq_lens_k"] = segments.cu_seqlens(_device((), kwargs))
+    kwargs["max_length_q"] = kwargs["max_length_k"] = segments.longest
 
 
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:

@@ -33,6 +33,7 @@ def sft_trainer(
         "logging_steps": 1,
         "bf16": False,
         "max_steps": 1,
+        "save_strategy": "no",
         **settings,
     }
     extra = {
