@@ -104,7 +104,7 @@ def test_each_op_left_at_stock_is_a_leak(op):
 
 def test_documents_cross_a_chunk_edge():
     assert LENGTHS[0] < 64 < sum(LENGTHS)
-    assert not LENGTHS[0] % 2 == LENGTHS[1] % 2 == 0
+    assert LENGTHS[1] < 32 < LENGTHS[0]
 
 
 class Restless(nn.Module):
@@ -209,7 +209,7 @@ def test_forwards_are_few():
         lambda _, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     probed(model)
-    assert tokens == [79, 79, 41, 38]
+    assert tokens == [68, 68, 31]
 
 
 @pytest.mark.parametrize(
