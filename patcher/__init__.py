@@ -6,6 +6,7 @@ What is imported already is patched at once, the rest when it is imported. ``PAT
 from __future__ import annotations
 
 import os
+import sys
 
 from patcher import _session
 from patcher._errors import PatchError
@@ -37,8 +38,11 @@ def install(zoo: bool | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Takes everything back: each upstream object is the one it was before."""
+    """Takes everything back: each upstream object is the one it was before, and no model has hooks of ours."""
     _session.uninstall()
+    runtime = sys.modules.get("replacements.packing.runtime")  # not loaded: nothing is attached
+    if runtime is not None:
+        runtime.detach_all()
 
 
 def status() -> Status:

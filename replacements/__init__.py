@@ -5,13 +5,12 @@
 """
 
 from importlib import import_module
-from typing import Any
 
 #: A new upstream function is a new module here and a row in this table.
 _MODULES = ("sft_trainer_init", "sft_collator_torch_call")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "REWRITES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return tuple(import_module(f"{__name__}.{module}").REWRITE for module in _MODULES)

@@ -10,7 +10,7 @@ REWRITE = Rewrite(
     edits=(
         Edit(
             name="complete the batch",
-            anchors=(Anchor("return $OUTPUT", level="body"),),
+            anchors=(Anchor("return $OUTPUT", level="body", only=True),),
             action="replace",
             text="return __patcher__.complete(self, examples, $OUTPUT)",
         ),
