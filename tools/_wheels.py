@@ -1,7 +1,7 @@
 """Published releases: what the package index lists, and the wheels themselves, kept in a cache.
 
-Everything goes through pip, so whatever index, mirror or credentials the user has configured is what is used. Wheels are
-read straight from the zip file: nothing is imported, no dependency is fetched.
+Everything goes through pip, so whatever index, mirror or credentials the user has configured is what is used. Wheels
+are read straight from the zip file: nothing is imported, no dependency is fetched.
 """
 
 from __future__ import annotations

@@ -31,23 +31,25 @@ class Check:
         want = self.subject.patched.matched
         try:
             edited = edit_source(text, self.rewrite)
+            compile(edited.text, "mutant", "exec")
         except PatchError as error:
             return f"refused: {error}"
-        if edited.matched != want:
-            return f"matched {edited.matched}, the original {want}"
-        try:
-            compile(edited.text, "mutant", "exec")
         except SyntaxError as error:
             return f"the patched text does not compile: {error}"
-        if fault := self._again(edited.text):
-            return fault
-        tree = ast.parse(edited.text)
+        if edited.matched != want:
+            return f"matched {edited.matched}, the original {want}"
+        return self._again(edited.text) or self._misplaced(edited.text, renamed)
+
+    def _misplaced(self, text: str, renamed: tuple[str, str] | None) -> str:
+        """Compares what was put into a patched text, and beside what, with the patch of the original."""
+        tree = ast.parse(text)
         function = function_of(tree, self.rewrite)
         if calls(tree) != calls(function):
             return "something was put outside the function"
         if renamed and any(isinstance(node, ast.Name) and node.id == renamed[0] for node in ast.walk(function)):
             return f"the injected text uses {renamed[0]!r}, which the function calls {renamed[1]!r}"
-        want, got = self._want(renamed), list(landings(function, self.subject.sites))
+        want = self._landed(renamed) if renamed else self._original
+        got = list(landings(function, self.subject.sites))
         return "" if want == got else f"the injected text stands elsewhere: {got}, not {want}"
 
     def _again(self, text: str) -> str:
@@ -86,9 +88,6 @@ class Check:
     @cached_property
     def _original(self) -> list[tuple[str, str]]:
         return self._landed(None)
-
-    def _want(self, renamed: tuple[str, str] | None) -> list[tuple[str, str]]:
-        return self._landed(renamed) if renamed else self._original
 
     def _landed(self, renamed: tuple[str, str] | None) -> list[tuple[str, str]]:
         function = function_of(ast.parse(self.subject.patched.text), self.rewrite)

@@ -1,7 +1,7 @@
 """Looks for what the kernel shim relies on in transformers' modules: mixer classes and the names they call ops by.
 
-It reads the source as `replacements.packing.dispatch` reads a built model, in the same order: a pair of methods, kernels
-held as attributes, globals of the module, a convolution that is called in line.
+It reads the source as `replacements.packing.dispatch` reads a built model, in the same order: a pair of methods,
+kernels held as attributes, globals of the module, a convolution that is called in line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mutants that mean the same: a rewrite must fit each of them as it fits what was published.
 
-Every generator takes a subject and a random source and yields (kind, text, (old name, new name) or None). What it yields
-has been proved harmless where a proof is possible: a layout mutant parses to the very tree of the original.
+Every generator takes a subject and a random source and yields (kind, text, (old name, new name) or None). What it
+yields has been proved harmless where a proof is possible: a layout mutant parses to the very tree of the original.
 """
 
 from __future__ import annotations
@@ -305,10 +305,8 @@ def locals_of(function: ast.FunctionDef) -> set[str]:
             other.add(node.arg)
         elif isinstance(node, ast.alias):
             other.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            other.add(node.name)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            other.add(node.name)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+            other.add(node.name or "")
         elif isinstance(node, ast.Global | ast.Nonlocal):
             other |= set(node.names)
         elif isinstance(node, ast.JoinedStr):  # positions in there are not to be relied on before Python 3.12

@@ -1,4 +1,4 @@
-"""A function cut out of a published module, and where each edit of its rewrite lands: what the mutants are made from."""
+"""A function cut out of a published module, and where each edit of its rewrite lands: what mutants are made from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Subject:
 
     @classmethod
     def cut(cls, source: str, rewrite: Rewrite) -> Subject:
-        """Cuts the function out of the text of its module; line ends become `\\n`."""
+        """Cuts the function out of the text of its module; line ends become line feeds."""
         source = source.replace("\r\n", "\n")
         lines = source.splitlines(keepends=True)
         scope: ast.AST = ast.parse(source)

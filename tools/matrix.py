@@ -17,9 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-ROOT = Path(__file__).resolve().parents[1]
 if __package__ in (None, ""):  # run as a file rather than with -m
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import typer
 from rich.console import Console
@@ -28,6 +27,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from tools import _wheels, matrix_judge, matrix_layers
 from tools.matrix_lanes import FULL, SUBSETS, Lane
 
+ROOT = Path(__file__).resolve().parents[1]
 SMOKE = ROOT / "tests" / "matrix" / "smoke.py"
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -35,8 +35,8 @@ COMPANIONS = {
     "anyio": "4.16.0",
 }
 
-# Releases that TRL itself cannot train with here, told by the function that stock TRL fails in, and why. Such a lane still
-# runs, and counts as unable only if stock TRL and patched TRL both fail there with the same error.
+# Releases that TRL itself cannot train with here, told by the function that stock TRL fails in, and why. Such a lane
+# still runs, and counts as unable only if stock TRL and patched TRL both fail there with the same error.
 TRL_CANNOT: dict[str, tuple[str, str]] = {
     "1.15.0": ("_fused_forward", "TRL's fused LM head has no torch path: it needs triton, which is not installed"),
 }
@@ -45,7 +45,7 @@ TRL_CANNOT: dict[str, tuple[str, str]] = {
 MUST_PACK = frozenset({"qwen3_next", "qwen3_5"})
 
 
-# Ways to train in which the result must be right or the patch must refuse with its own error; in the others it must train.
+# Ways to train in which the result must be right or the patch must refuse with its own error; elsewhere it must train.
 MAY_REFUSE = frozenset({"eval_packing alone", "eval_packing off"})
 
 
@@ -74,9 +74,9 @@ class Lane:
         return (("trl", self.trl), ("transformers", self.transformers), *pins, *self.beside)
 
 
-# At least one lane for every range in which TRL behaves alike, and for every way transformers reaches a kernel: instance
-# attributes (≤5.14.1), a method pair on module globals (≤5.14.1: lfm2, mamba2), decorated module functions (5.15+,
-# first dropping boundaries in silence, from 5.20 refusing them), and none at all (minimax).
+# At least one lane for every range in which TRL behaves alike, and for every way transformers reaches a kernel:
+# instance attributes (≤5.14.1), a method pair on module globals (≤5.14.1: lfm2, mamba2), decorated module functions
+# (5.15+, first dropping boundaries in silence, from 5.20 refusing them), and none at all (minimax).
 _MORE = ("qwen3_next", "qwen3_5", "lfm2", "mamba2")
 _EVAL = ("eval_packing alone", "eval_packing off")
 CI = (

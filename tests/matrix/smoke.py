@@ -1,8 +1,8 @@
 """One lane of the version matrix: trains packed steps through the real SFTTrainer and prints what came out, as JSON.
 
-The reference knows nothing of packing: a copy of the model, made before the trainer touched it, takes the same documents
-one at a time. With N targets in an optimizer step, the step's loss is the sum of their cross entropies over N; the losses
-of the step's micro-batches must add up to it and the accumulated gradients must be its gradients.
+The reference knows nothing of packing: a copy of the model, made before the trainer touched it, takes the same
+documents one at a time. With N targets in an optimizer step, its loss is the sum of their cross entropies over N; the
+losses of the step's micro-batches must add up to it and the gradients they leave must be its gradients.
 
 Run as a program, by tools/matrix.py, with the lane's packages first on PYTHONPATH.
 """
@@ -132,10 +132,10 @@ def compare(model, steps: list[Step], scenario: Scenario, outcome: Outcome) -> N
     outcome.loss = outcome.gradient = 0.0
     for step in steps:
         model.load_state_dict(step.weights, strict=False)
-        # Some transformers count a row's first label, which no token predicts. Where TRL means the row as one document
-        # that is its own doing; where rows hold several, masked first labels make every count the same.
-        items = step.items if scenario.whole_rows else None
-        loss = apart(model, [document for row in step.rows for document in split(row)], items)
+        documents = [document for row in step.rows for document in split(row)]
+        # Some transformers count a row's first label, which no token predicts. In rows of one document that is theirs
+        # to decide; in rows of several, first labels are masked and every way of counting must agree.
+        loss = apart(model, documents, step.items if len(documents) == len(step.rows) else None)
         outcome.loss = max(outcome.loss, abs(step.loss - loss))
         gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         whole = torch.stack([grad.norm() for grad in gradients.values()]).norm()
@@ -205,7 +205,7 @@ def train(family: str, scenario: Scenario, folder: str) -> Outcome:
     compare(reference, steps, scenario, outcome)
     if evaluated is not None:
         reference.load_state_dict(model.state_dict())
-        # Each batch holds the same number of targets, packed or not, so TRL's mean over batches is the mean over targets.
+        # Each batch holds as many targets, packed or not, so TRL's mean over batches is the mean over targets.
         outcome.evaluation = abs(evaluated - apart(reference, documents))
     return outcome
 

@@ -45,7 +45,7 @@ def step(model, rows, starts):
 @pytest.fixture
 def rows():
     documents = tiny.documents(2)
-    return [sum(documents[:3], []), sum(documents[3:], [])]
+    return [[token for document in part for token in document] for part in (documents[:3], documents[3:])]
 
 
 def compared(steps, model, scenario="packing"):

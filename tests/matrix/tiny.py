@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models
 FAMILIES = json.loads((Path(__file__).parents[1] / "families.json").read_text("utf-8"))
 PAD, EOS, FIRST_MARK, FIRST_WORD, VOCABULARY = 0, 2, 3, 40, 128
 
-# Two rows of three documents each fill 160 tokens exactly under best-fit-decreasing packing, and both rows hold the same
-# number of targets. Boundaries at 90 and 137 lie inside chunks of 32, 64 and 128 alike.
+# Three documents fill a row of 160 tokens exactly under best-fit-decreasing packing, so all rows hold as many targets.
+# Boundaries at 90 and 137 lie inside chunks of 32, 64 and 128 alike.
 LENGTHS = (90, 47, 23)
 ROW = sum(LENGTHS)
 
@@ -52,7 +52,7 @@ def model(family: str) -> torch.nn.Module:
 
 
 def _without_router_loss(config: transformers.PretrainedConfig) -> transformers.PretrainedConfig:
-    """Turns off the experts' load-balancing loss: it is over all tokens of a batch, so it is not a sum over documents."""
+    """Turns off the experts' load-balancing loss: over all tokens of a batch, it is not a sum over documents."""
     if hasattr(config, "router_aux_loss_coef"):
         config.router_aux_loss_coef = 0.0
         config.output_router_logits = False

@@ -23,7 +23,7 @@ REWRITE = Rewrite(
         Edit("extra", (Anchor("print($...)"),), text="__patcher__.b()", required=False, lost="the extra"),
         Edit("end", action="append", text="__patcher__.c()"),
     ),
-    calls={name: "json:loads" for name in "abc"},
+    calls=dict.fromkeys("abc", "json:loads"),
 )
 SOURCE = "def work(x):\n    if x is None:\n        x = 1\n    print(x)\n"
 

@@ -1,3 +1,4 @@
+import itertools
 import json
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_the_ci_lanes_cover_every_range_and_generation():
     assert len(CI) >= 8
     ranges = ["0.22.0", "0.23.1", "0.27.0", "0.29.0", "1.0.0", "1.4.0", "1.7.0", "1.10.0", "1.15.0", "1.16.0"]
     bounds = [*map(Version, ranges), Version("99")]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         assert any(low <= Version(lane.trl) < high for lane in CI), f"no lane in {low} – {high}"
     for low, high in (("4.57", "5.0"), ("5.0", "5.15"), ("5.15", "5.20"), ("5.20", "99")):
         assert any(Version(low) <= Version(lane.transformers) < Version(high) for lane in CI)
