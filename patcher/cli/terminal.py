@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from patcher import PatchError
 from patcher.cli.errors import CliError
 
 if TYPE_CHECKING:
@@ -68,7 +69,15 @@ def fail(error: Exception) -> None:
     if debug:
         traceback.print_exception(error)
         return
-    expected = isinstance(error, CliError) or type(error).__module__.partition(".")[0] == "patcher"
-    text = " ".join(str(error).split()) or type(error).__name__
-    line = f"patcher: {text}" if expected else f"patcher: {type(error).__name__}: {text} (--debug shows where)"
-    print(line, file=sys.stderr)
+    print(f"patcher: {_line(error)}", file=sys.stderr)
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, CliError):
+        return str(error)
+    cause: BaseException | None = error
+    while cause is not None:  # a lazy import wraps what it could not import
+        if isinstance(cause, PatchError):
+            return f"{str(cause).partition(chr(10))[0]}; try: patcher status"
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)"

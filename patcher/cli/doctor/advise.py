@@ -59,7 +59,11 @@ def _patches(seen: Examination) -> Iterator[Finding]:
         yield Finding(True, "the patcher is turned off by PATCHER_DISABLE", "unset PATCHER_DISABLE")
     for rewrite in seen.status.rewrites:
         if rewrite.state == "failed":
-            yield Finding(True, f"{rewrite.target} could not be rewritten: {_first(rewrite.reason)}", "patcher status")
+            yield Finding(
+                True,
+                f"{rewrite.target} could not be rewritten, see above",
+                f"pip install --upgrade trl-patcher, or a {rewrite.package} that it knows",
+            )
         elif rewrite.state in ("covered", "stuck"):
             yield Finding(
                 True,
@@ -100,6 +104,9 @@ def _kernels(seen: Examination) -> Iterator[Finding]:
         if library.error:
             remedy = f"pip install --force-reinstall {library.distribution}, or uninstall it"
             yield Finding(False, f"{library.name} {library.version} cannot be imported: {library.error}", remedy)
+    for backend, outcome in (seen.backends or {}).items():
+        if outcome.startswith("failed"):
+            yield Finding(False, f"{backend} {outcome}", "nothing, the torch op is used; see that package's notes")
     fla = next(library for library in seen.kernels if library.name == "fla")
     if seen.devices and fla.version is None:
         yield Finding(

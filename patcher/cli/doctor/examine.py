@@ -7,7 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -59,7 +59,7 @@ class Examination:
         status: ``patcher.status()`` after importing what is patched.
         import_errors: why a module that is to be patched cannot be imported.
         settings: the patcher's environment variables that are set.
-        backends: self-tests of the kernel backends, name to outcome; ``None`` if this version has none.
+        backends: self-tests of the kernel backends, name to outcome; ``None`` without torch.
     """
 
     python: str
@@ -70,7 +70,7 @@ class Examination:
     status: Any
     import_errors: dict[str, str]
     settings: dict[str, str]
-    backends: dict[str, Any] | None = field(default=None)
+    backends: dict[str, str] | None = None
 
 
 def examine() -> Examination:
@@ -129,11 +129,12 @@ def _devices() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
-def _backends() -> dict[str, Any] | None:
-    if importlib.util.find_spec("replacements.kernels.backends") is None:
+def _backends() -> dict[str, str] | None:
+    try:
+        from replacements.kernels.backends import self_test
+    except ImportError:  # no torch to test with
         return None
-    self_test = getattr(importlib.import_module("replacements.kernels.backends"), "self_test", None)
-    return None if self_test is None else self_test()
+    return self_test()
 
 
 def _line(error: Exception) -> str:

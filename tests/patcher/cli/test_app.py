@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from patcher import PatchError
 from patcher.cli import terminal
 from patcher.cli.app import app
 
@@ -71,6 +72,14 @@ def test_an_unexpected_error_is_one_line_with_its_type(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "debug", False)
     terminal.fail(ZeroDivisionError("a\nb"))
     assert capsys.readouterr().err == "patcher: ZeroDivisionError: a b (--debug shows where)\n"
+
+
+def test_a_failed_rewrite_is_one_line_however_it_comes_out(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "debug", False)
+    error = RuntimeError("Failed to import trl")
+    error.__cause__ = PatchError("cannot rewrite f\n  nearest: g")
+    terminal.fail(error)
+    assert capsys.readouterr().err == "patcher: cannot rewrite f; try: patcher status\n"
 
 
 def test_tables_and_progress_are_plain_when_piped():

@@ -57,7 +57,7 @@ PROBLEMS = {
         "pip install --upgrade trl",
     ),
     "off": (replace(SOUND, status=replace(SOUND.status, disabled=True)), "PATCHER_DISABLE", "unset"),
-    "failed": (with_rewrite(state="failed", reason="anchor not found\nmore"), "anchor not found", "patcher status"),
+    "failed": (with_rewrite(state="failed", reason="gone\nmore"), "could not be rewritten", "--upgrade trl-patcher"),
     "covered": (with_rewrite(state="covered", covered=("trl:SFTTrainer",)), "trl:SFTTrainer", "import patcher after"),
 }
 
@@ -77,6 +77,7 @@ REMARKS = {
     "missed": (with_rewrite(edits=(("one", 0), ("two", "missed"))), "two"),
     "foreign": (replace(SOUND, foreign=[Library("unsloth", "unsloth", "2026.10.9")]), "unsloth"),
     "kernels": (replace(SOUND, devices=["a GPU"]), "no accelerated kernels"),
+    "broken backend": (replace(SOUND, backends={"fla: chunk": "failed: off by 1", "b": "in use"}), "off by 1"),
     "broken kernel": (
         replace(SOUND, kernels=[Library("fla", "flash-linear-attention", "0.6.0", error="OSError: no driver")]),
         "OSError: no driver",
