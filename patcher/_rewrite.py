@@ -66,6 +66,7 @@ class Rewrite:
         aliases: other places that may hold the same function: ``module:attribute`` or ``module:NAME[key]``.
         unless: modules whose presence means that the function is to be left alone.
         lost: what the user loses when an optional rewrite cannot be made.
+        option: name of the option that asks for the rewrite; empty for one that is always made.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Rewrite:
     aliases: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     lost: str = ""
+    option: str = ""
 
     def __post_init__(self):
         for place in (self.target, *self.calls.values()):

@@ -7,7 +7,7 @@
 from importlib import import_module
 
 #: A new upstream function is a new module here and a row in this table.
-_MODULES = ("sft_trainer_init", "sft_collator_torch_call")
+_MODULES = ("sft_trainer_init", "sft_collator_torch_call", "zoo_prepare_dataset", "sft_prepare_dataset")
 
 
 def __getattr__(name: str) -> object:
