@@ -1,6 +1,7 @@
 """Importing this package patches TRL's ``SFTTrainer`` so that packed batches are right on hybrid models.
 
-What is imported already is patched at once, the rest when it is imported. ``PATCHER_DISABLE=1`` turns it off.
+What is imported already is patched at once, the rest when it is imported. ``PATCHER_DISABLE=1`` turns it off,
+``PATCHER_ZOO=1`` adds unsloth_zoo's dataset preparation.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _LAZY = ("check", "pack", "verify")
 
 
 def install(zoo: bool | None = None) -> None:
-    """Patches what is imported already and waits for the rest. Calling it again changes nothing.
+    """Patches what is imported already and waits for the rest. Calling it again takes nothing back.
 
     Args:
-        zoo: whether unsloth_zoo is patched too; None is yes where it is safe, True is the same, False is no.
+        zoo: whether unsloth_zoo's dataset preparation is patched, and takes the place of TRL's in its trainer, once
+            somebody imports it; None does what ``PATCHER_ZOO`` says, which is no by default.
 
     Raises:
         PatchError: a required rewrite of an imported module cannot be made. The process is as it was.
@@ -34,7 +36,8 @@ def install(zoo: bool | None = None) -> None:
         return
     from replacements import REWRITES
 
-    _session.install(rewrite for rewrite in REWRITES if zoo is not False or rewrite.package != "unsloth_zoo")
+    options = {"", "zoo"} if (_is_on("PATCHER_ZOO") if zoo is None else zoo) else {""}
+    _session.install(rewrite for rewrite in REWRITES if rewrite.option in options)
 
 
 def uninstall() -> None:
@@ -54,7 +57,11 @@ def status() -> Status:
 
 
 def _disabled() -> bool:
-    return os.environ.get("PATCHER_DISABLE", "").strip().lower() in ("1", "true", "yes", "on")
+    return _is_on("PATCHER_DISABLE")
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def __getattr__(name: str) -> object:

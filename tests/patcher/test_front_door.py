@@ -8,12 +8,12 @@ TABLE = """
 from patcher._anchors import Anchor
 from patcher._rewrite import Edit, Rewrite
 
-def this(target):
+def this(target, **more):
     edit = Edit("edit", (Anchor("return $X"),), "replace", "return __patcher__.add($X)")
     calls = {"add": "tests.support.rewrites:add"}
-    return Rewrite(target, target.partition(":")[0], target, (edit,), calls)
+    return Rewrite(target, target.partition(":")[0], target, (edit,), calls, **more)
 
-REWRITES = (this("upstream:f"), this("unsloth_zoo:f"))
+REWRITES = (this("upstream:f"), this("unsloth_zoo:f", option="zoo"))
 """
 
 SOURCE = "def f(x):\n    return x\n"
@@ -62,15 +62,31 @@ print(upstream.f(1), patcher.status().installed)
     assert run(code) == "True False\n1001 True\n"
 
 
-@pytest.mark.parametrize(("zoo", "result"), [("None", 1001), ("True", 1001), ("False", 1)])
-def test_the_zoo_can_be_left_out(run, zoo, result):
-    code = f"import patcher as p; p.uninstall(); p.install(zoo={zoo}); import unsloth_zoo; print(unsloth_zoo.f(1))"
-    assert run(code) == f"{result}\n"
+@pytest.mark.parametrize(
+    ("call", "variable", "result"),
+    [
+        ("", "", 1),
+        ("", "1", 1001),
+        ("", "no", 1),
+        ("p.install(zoo=True); p.install()", "", 1001),
+        ("p.uninstall(); p.install(zoo=False)", "1", 1),
+        ("p.uninstall(); p.install(zoo=True)", "0", 1001),
+    ],
+)
+def test_the_zoo_is_asked_for(run, call, variable, result):
+    code = f"import patcher as p; {call or 'pass'}; import unsloth_zoo; print(unsloth_zoo.f(1))"
+    assert run(code, PATCHER_ZOO=variable) == f"{result}\n"
+
+
+def test_the_zoo_is_not_imported_for_anyone(run):
+    code = "import patcher as p, sys; p.install(zoo=True); print('unsloth_zoo' in sys.modules, p.status())"
+    assert run(code).startswith("False ")
+    assert "unsloth_zoo:f: waiting" in run(code)
 
 
 def test_status_reads_and_dumps(run):
     code = "import patcher, upstream, json; s = patcher.status(); print(json.dumps(s.to_dict())); print(s)"
-    data, text = run(code).split("\n", 1)
+    data, text = run(code, PATCHER_ZOO="1").split("\n", 1)
     first, second = json.loads(data)["rewrites"]
     assert (first["state"], first["edits"], first["places"]) == ("applied", [["edit", 0]], ["upstream:f"])
     assert second["state"] == "waiting"
