@@ -35,7 +35,7 @@ from replacements.packing.structure import Anatomy
 _ATTRIBUTE = "_patcher_runtime"
 _attached: weakref.WeakSet[Runtime] = weakref.WeakSet()
 #: What travels in a batch for the doors alone; no model below them needs it.
-_CONSUMED = ("seq_idx", "packed_seq_lengths")
+_CONSUMED = ("seq_idx", "packed_seq_lengths", "cu_seqlens")
 
 
 class Runtime:
@@ -103,6 +103,8 @@ class Runtime:
         kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
         if segments is not None:
             _isolate(module, kwargs, segments, agree)
+            if module is self.backbone:
+                _show_text_plane(kwargs, segments)
             if module is self.backbone and _uses_flash_attention(module):
                 _expand_for_flash_attention(kwargs, segments)
         return args, kwargs
@@ -182,6 +184,18 @@ def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Segments, posi
         kwargs["use_cache"] = False
     if not positions_agree and ("position_ids" in accepted or accepted["**"]):
         kwargs["position_ids"] = segments_to_positions(segments, _device((), kwargs))
+
+
+def _show_text_plane(kwargs: dict[str, Any], segments: Segments) -> None:
+    """Puts the text positions in front of the three planes of multimodal rope.
+
+    Decoders with multimodal rope build the attention mask from a fourth plane, and without it from no positions at
+    all: attention would not see the documents.
+    """
+    positions = kwargs.get("position_ids")
+    if positions is not None and positions.ndim == 3 and positions.shape[0] == 3:
+        text = segments_to_positions(segments, positions.device).to(positions.dtype)
+        kwargs["position_ids"] = torch.cat([text[None].expand(1, *positions.shape[1:]), positions])
 
 
 def _uses_flash_attention(module: nn.Module) -> bool:
