@@ -75,6 +75,8 @@ def _train(trainer, name: str, progress: Progress) -> training.Curve:
 def _isolation(trainer, tok: PreTrainedTokenizerFast, settings: Settings) -> tuple[isolation.Outcome, ...]:
     """Stock with TRL's batch, stock with position_ids only, and patched with TRL's batch; one set of weights."""
     rows = isolation.longest_mix(trainer, settings.rows)
+    # First, because taking the patch back takes it off the trained model too.
+    patched = isolation.forward(trainer.model, isolation.batches(trainer, rows))
     with _unpatched():
         stock_model = model.build(tok, settings).to(trainer.model.device)
         stock_model.load_state_dict(trainer.model.state_dict())
@@ -82,8 +84,7 @@ def _isolation(trainer, tok: PreTrainedTokenizerFast, settings: Settings) -> tup
         batches = isolation.batches(trainer, rows)
         stock = isolation.measure(stock_model, batches, truth)
         positions = isolation.measure(stock_model, [isolation.only_positions(batch) for batch in batches], truth)
-    patched = isolation.measure(trainer.model, isolation.batches(trainer, rows), truth)
-    return stock, positions, patched
+    return stock, positions, isolation.compare(patched, truth)
 
 
 @contextmanager

@@ -73,18 +73,26 @@ def alone(model: PreTrainedModel, rows: list[dict[str, Any]]) -> list[list[torch
     return truth
 
 
-def measure(model: PreTrainedModel, packed: list[Batch], truth: list[list[torch.Tensor]]) -> Outcome:
-    """Run packed batches and compare every document with the same document alone."""
+def forward(model: PreTrainedModel, packed: list[Batch]) -> list[torch.Tensor]:
+    """Log-probabilities [T, vocab] of each packed row."""
+    return [_log_probs(model, {name: batch[name] for name in batch if name != "labels"}) for batch in packed]
+
+
+def compare(packed: list[torch.Tensor], truth: list[list[torch.Tensor]]) -> Outcome:
+    """Every document of packed rows with the same document alone."""
     delta = []
-    for batch, documents in zip(packed, truth, strict=True):
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        try:
-            row = _log_probs(model, inputs)
-        except (ValueError, NotImplementedError) as error:  # how transformers refuses boundaries it cannot honour
-            return Outcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}")
+    for row, documents in zip(packed, truth, strict=True):
         parts = row.split([len(document) for document in documents])
         delta.append([(part - document).abs().max().item() for part, document in zip(parts, documents, strict=True)])
     return Outcome(delta)
+
+
+def measure(model: PreTrainedModel, packed: list[Batch], truth: list[list[torch.Tensor]]) -> Outcome:
+    """`forward` and `compare`; a model that refuses the batch is an outcome too."""
+    try:
+        return compare(forward(model, packed), truth)
+    except (ValueError, NotImplementedError) as error:  # how transformers refuses boundaries it cannot honour
+        return Outcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _log_probs(model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
