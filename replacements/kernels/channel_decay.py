@@ -23,13 +23,11 @@ class ChannelDecay:
     def __init__(self, g: torch.Tensor, plan: ChunkPlan, precision: Precision) -> None:
         """``g``: log decays in chunks, ``[C, H, s, K]``, clamped, zero in padding."""
         self.plan, self.precision, self.g = plan, precision, g
-        self.before, self.after = g, torch.zeros_like(g)
 
     def _levels(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """Each level's half b, decays from the middle to the rows and from the columns to the middle.
 
-        They have the shape ``[C, H, s / 2b, b, K]``. After the last level, `before` sums a chunk's decays up to each
-        slot, itself included, and `after` those behind it.
+        They have the shape ``[C, H, s / 2b, b, K]``.
         """
         before, after = self.g.clone(), torch.zeros_like(self.g)
         half = 1
@@ -40,12 +38,10 @@ class ChannelDecay:
             upto[..., 1, :, :] += first
             behind[..., 0, :, :] += second
             half *= 2
-        self.before, self.after = before, after
 
     def products(self, q: torch.Tensor, bk: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``q_i.k_j`` and ``b_i k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where i does not see j."""
-        size = self.plan.size
-        scores, system = (q.new_zeros(*q.shape[:3], size) for _ in range(2))
+        scores, system = (self.g.new_zeros(*q.shape[:3], self.plan.size) for _ in range(2))
         scores.diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))
         for half, rows, columns in self._levels():
             reading = torch.cat([_second(q, half) * rows, _second(bk, half) * rows], dim=-2)
@@ -60,7 +56,7 @@ class ChannelDecay:
         mm, mask = self.precision.matmul, self.plan.pairs.unsqueeze(1)
         dscores, dsystem = dscores.mul_(mask), dsystem.mul_(mask)
         diagonal = dscores.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        dq, dbk, dk = diagonal * k, torch.zeros_like(k), diagonal * q
+        dq, dbk, dk = diagonal * k, torch.zeros_like(self.g), diagonal * q
         for half, rows, columns in self._levels():
             grad = torch.cat([_corner(dscores, half), _corner(dsystem, half)], dim=-2)
             reading = torch.cat([_second(q, half) * rows, _second(bk, half) * rows.neg()], dim=-2)
@@ -70,19 +66,12 @@ class ChannelDecay:
             _second(dbk, half).addcmul_(dreading[..., half:, :], rows)
         return dq, dbk, dk
 
-    def enter(self) -> torch.Tensor:
-        """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, K]``."""
-        free = self.plan.free
-        return self.before[free:].exp().mul_(self.plan.enters[free:, None, :, None])
-
-    def leave(self) -> torch.Tensor:
-        """``e^(total - c)`` of the chunks links leave, zero in slots that do not leave: ``[E, H, s, K]``."""
-        mask = self.plan.sources(self.plan.leaves)[:, None, :, None]
-        return self.plan.sources(self.after).exp().mul_(mask)
-
-    def total(self) -> torch.Tensor:
-        """``e^total`` of the chunks a state passes through: ``[F, H, K]``."""
-        return self.plan.before(self.before[self.plan.free :, :, -1]).exp()
+    def edges(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `ScalarDecay.edges`, per channel: ``[E, H, s, K]`` twice and ``[F, H, K]``."""
+        plan, free, before, after = self.plan, self.plan.free, self.g.cumsum(-2), _behind(self.g)
+        enter = before[free:].exp().mul_(plan.enters[free:, None, :, None])
+        leave = plan.sources(after).exp().mul_(plan.sources(plan.leaves)[:, None, :, None])
+        return enter, leave, plan.before(before[free:, :, -1]).exp()
 
     def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Gradient by ``g``, from that by ``c`` of every slot and what links add to the last slot they leave."""
@@ -90,6 +79,13 @@ class ChannelDecay:
         heads = grad.shape[1]
         mask = self.plan.pairs.mT.to(grad.dtype).unsqueeze(1).expand(-1, heads, -1, -1)
         return mask @ grad
+
+
+def _behind(g: torch.Tensor) -> torch.Tensor:
+    """Sums of the log decays behind each slot of a chunk, without a difference of sums."""
+    out = torch.zeros_like(g)
+    out[..., :-1, :] = g[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
+    return out
 
 
 def _halves(x: torch.Tensor, half: int) -> torch.Tensor:

@@ -44,29 +44,29 @@ class ScalarDecay:
 
     def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients by q, by bk, and by k; of ``scores - system``. Uses its gradients up."""
-        mm = self.precision.matmul
-        dscores, dsystem = dscores.mul_(self.pairs), dsystem.mul_(self.pairs)
+        mm, operand = self.precision.matmul, self.precision.operand
+        dscores, dsystem = operand(dscores.mul_(self.pairs)), operand(dsystem.mul_(self.pairs))
         dk = self.precision.add_matmul(mm(dscores.mT, q), dsystem.mT, bk, alpha=-1)
         return mm(dscores, k), mm(dsystem, k), dk
 
-    def enter(self) -> torch.Tensor:
-        """``e^c`` of the chunks a state enters, zero in slots it does not reach: ``[E, H, s, 1]``."""
-        free = self.plan.free
-        return self.high[free:].exp().mul_(self.plan.enters[free:].unsqueeze(1)).unsqueeze(-1)
+    def edges(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decays between a slot and the edges of its chunk.
 
-    def leave(self) -> torch.Tensor:
-        """``e^(total - c)`` of the chunks links leave, zero in slots that do not leave: ``[E, H, s, 1]``."""
-        high = self.plan.sources(self.high)
-        out = high[..., -1:] - high
+        Returns:
+            ``e^c`` of the chunks a state enters, zero in slots it does not reach, ``[E, H, s, 1]``;
+            ``e^(total - c)`` of the chunks links leave, zero in slots that do not leave, ``[E, H, s, 1]``;
+            ``e^total`` of the chunks a state passes through, ``[F, H, 1]``.
+        """
+        plan, free = self.plan, self.plan.free
+        enter = self.high[free:].exp().mul_(plan.enters[free:].unsqueeze(1))
+        high = plan.sources(self.high)
+        leave = high[..., -1:] - high
         if self.low is not None:
-            low = self.plan.sources(self.low)
-            out.add_(low[..., -1:]).sub_(low)
-        mask = self.plan.sources(self.plan.leaves).unsqueeze(1)
-        return out.mul_(mask).exp_().mul_(mask).unsqueeze(-1)
-
-    def total(self) -> torch.Tensor:
-        """``e^total`` of the chunks a state passes through: ``[F, H, 1]``."""
-        return self.plan.before(self.high[self.plan.free :, :, -1:]).exp()
+            low = plan.sources(self.low)
+            leave.add_(low[..., -1:]).sub_(low)
+        mask = plan.sources(plan.leaves).unsqueeze(1)
+        leave = leave.mul_(mask).exp_().mul_(mask)
+        return enter.unsqueeze(-1), leave.unsqueeze(-1), plan.before(self.high[free:, :, -1:]).exp()
 
     def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Gradient by ``g``.

@@ -34,12 +34,14 @@ from .triangular import unit_lower_inverse
 class Chunks:
     """What a decay makes of the inputs. C chunks of s slots, E links, F links that pass on a state they received.
 
+    Both directions use it up: a field is deleted when it is not needed any more, which bounds the peak of memory.
+
     Attributes:
         plan: Where the chunks lie.
         precision: Dtypes.
         system: ``A`` below the diagonal, ``[C, H, s, s]``; the other entries are not read.
         scores: ``P``, zero above the diagonal, ``[C, H, s, s]``.
-        values: ``b v``, zero in padding, ``[C, H, s, V]``. Overwritten with ``u``'s right-hand side ``r``.
+        values: ``b v``, zero in padding, ``[C, H, s, V]``.
         queries: ``e^c q`` of the chunks a state enters, zero in slots it does not reach, ``[E, H, s, K]``.
         readers: ``b e^c k``, likewise.
         writers: ``e^(total - c) k`` of the chunk each link leaves, zero in slots that do not leave, ``[E, H, s, K]``.
@@ -87,6 +89,7 @@ class _Scanned:
 def run(chunks: Chunks) -> torch.Tensor:
     """The outputs ``[C, H, s, V]``."""
     scanned = _scan(chunks)
+    del scanned.inverse, scanned.carry, scanned.passes
     out = chunks.precision.matmul(chunks.scores, scanned.added)
     chunks.precision.add_matmul(out[chunks.plan.free :], chunks.queries, scanned.states)
     return out
@@ -94,14 +97,17 @@ def run(chunks: Chunks) -> torch.Tensor:
 
 def _scan(chunks: Chunks) -> _Scanned:
     plan, mm, values = chunks.plan, chunks.precision.matmul, chunks.values
-    inverse = unit_lower_inverse(chunks.system)
-    carry = mm(chunks.writers.mT, plan.sources(inverse))
+    operand = chunks.precision.operand
+    inverse = operand(unit_lower_inverse(chunks.system))
+    del chunks.system, chunks.values
+    carry = operand(mm(chunks.writers.mT, plan.sources(inverse)))
+    del chunks.writers
     states = mm(carry, plan.sources(values))
     passes = mm(carry[plan.links - plan.passing :], plan.before(chunks.readers)).neg_()
     passes.diagonal(dim1=-2, dim2=-1).add_(chunks.total)
     _advance(plan, passes, states)
-    chunks.precision.add_matmul(values[plan.free :], chunks.readers, states, alpha=-1)
-    return _Scanned(inverse, carry, passes, states, mm(inverse, values))
+    chunks.precision.add_matmul(values[plan.free :], chunks.readers, states, alpha=-1)  # b v becomes r
+    return _Scanned(inverse, carry, passes, states, operand(mm(inverse, values)))
 
 
 def _steps(plan: ChunkPlan, heads: int) -> list[tuple[slice, slice, slice]]:
@@ -133,17 +139,23 @@ def differentiate(chunks: Chunks, grad: torch.Tensor) -> Gradients:
     entered, passed = slice(plan.free, None), slice(plan.links - plan.passing, None)
     scanned = _scan(chunks)
     states = scanned.states
+    grad = precision.operand(grad)
     dvalues = mm(scanned.inverse.mT, mm(chunks.scores.mT, grad))  # what flows through the states is added below
+    del scanned.inverse, chunks.scores
     dstates = mm(chunks.queries.mT, grad[entered])
     precision.add_matmul(dstates, chunks.readers.mT, dvalues[entered], alpha=-1)
+    del chunks.queries, chunks.readers
     _retreat(plan, scanned.passes, dstates)
     plan.add_to_sources(dvalues, mm(scanned.carry.mT, dstates))
+    del scanned.carry, scanned.passes
+    total = (plan.before(states) * dstates[passed]).sum(-1).mul_(chunks.total)
+    states, dstates, reached = (precision.operand(x) for x in (states, dstates, dvalues))
     return Gradients(
-        system=mm(dvalues, scanned.added.mT),
+        system=mm(reached, scanned.added.mT),
         scores=mm(grad, scanned.added.mT),
         values=dvalues,
         queries=mm(grad[entered], states.mT),
-        readers=mm(dvalues[entered], states.mT),
+        readers=mm(reached[entered], states.mT),
         writers=mm(plan.sources(scanned.added), dstates.mT),
-        total=(plan.before(states) * dstates[passed]).sum(-1).mul_(chunks.total),
+        total=total,
     )

@@ -41,7 +41,9 @@ class _DeltaRule(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, g, beta)
         ctx.options = options
         parts = _prepare(q, k, v, g, beta, options)
-        return parts.plan.scatter(delta.run(parts.chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
+        plan, chunks = parts.plan, parts.chunks
+        del parts
+        return plan.scatter(delta.run(chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
 
     @staticmethod
     @once_differentiable
@@ -49,9 +51,8 @@ class _DeltaRule(torch.autograd.Function):
     def backward(ctx, grad):
         inputs, options = ctx.saved_tensors, ctx.options
         parts = _prepare(*inputs, options)
-        grad = parts.plan.gather(_row(grad, parts.precision))
-        grads = _backward(parts, delta.differentiate(parts.chunks, grad))
-        dq, dk, dv, dg, dbeta = (parts.plan.scatter(x) for x in grads)
+        grads = delta.differentiate(parts.chunks, parts.plan.gather(_row(grad)))
+        dq, dk, dv, dg, dbeta = _backward(parts, grads, _row(inputs[2]), _row(inputs[4]))
         dq, dk = _ungroup(dq, inputs[0]).mul_(options.scale), _ungroup(dk, inputs[1])
         if options.qk_l2norm:
             dq, dk = l2norm_backward(dq, inputs[0]), l2norm_backward(dk, inputs[1])
@@ -68,7 +69,6 @@ class _Parts:
     decay: Any
     q: torch.Tensor
     k: torch.Tensor
-    v: torch.Tensor
     bk: torch.Tensor
     beta: torch.Tensor
     enter: torch.Tensor
@@ -78,54 +78,65 @@ class _Parts:
 
 def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
     precision, heads = Precision.of(q), v.shape[2]
+    operand = precision.operand
     channels = g.dim() == 4
     plan = delta_rule_plan(options.segments, q.device, q.shape[-1], v.shape[-1], heads, channels)
-    q, k, v, g, beta = (_row(x, precision) for x in (q, k, v, g, beta))
+    q, k, g, beta = (_row(x, precision.state) for x in (q, k, g, beta))
     q, k = (l2norm(q, options.scale), l2norm(k)) if options.qk_l2norm else (q * options.scale, k)
-    q, k, v = plan.gather(q, heads), plan.gather(k, heads), plan.gather(v)
+    q, k, v = plan.gather(operand(q), heads), plan.gather(operand(k), heads), plan.gather(_row(v))
     valid = plan.valid.unsqueeze(1)
     g, beta = plan.gather(clamp_log(g, precision)), plan.gather(beta).mul_(valid).unsqueeze(-1)
     decay = options.decay(g.mul_(valid.unsqueeze(-1) if channels else valid), plan, precision)
-    bk = k * beta
+    bk = operand(k * beta)
     scores, system = decay.products(q, bk, k)
-    enter, leave = decay.enter(), decay.leave()
+    enter, leave, total = decay.edges()
     chunks = delta.Chunks(
         plan=plan,
         precision=precision,
         system=system,
-        scores=scores,
+        scores=operand(scores),
         values=v * beta,
-        queries=q[plan.free :] * enter,
-        readers=bk[plan.free :] * enter,
-        writers=plan.sources(k) * leave,
-        total=decay.total(),
+        queries=operand(q[plan.free :] * enter),
+        readers=operand(bk[plan.free :] * enter),
+        writers=operand(plan.sources(k) * leave),
+        total=total,
     )
-    return _Parts(plan, precision, decay, q, k, v, bk, beta, enter, leave, chunks)
+    return _Parts(plan, precision, decay, q, k, bk, beta, enter, leave, chunks)
 
 
-def _backward(parts: _Parts, grads: delta.Gradients) -> tuple[torch.Tensor, ...]:
-    """Gradients by the chunked q (scaled), k, v, g, beta.
+def _backward(parts: _Parts, grads: delta.Gradients, v: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Gradients by q (scaled), k, v, g and beta, token by token: ``[N, H, ...]``.
 
     A cumulative decay ``c_i`` multiplies ``q_i`` and ``b_i k_i`` where they read and divides ``k_i`` where it is
     written, so its gradient is the sum of these times their gradients, with that sign: no sum over pairs is needed.
+
+    Args:
+        parts: The inputs in chunks.
+        grads: Gradients by their terms.
+        v: Values ``[N, H, V]``.
+        beta: Step sizes ``[N, H]``.
     """
-    plan, q, k, beta = parts.plan, parts.q, parts.k, parts.beta
+    plan, q, k = parts.plan, parts.q, parts.k
     grads.system.diagonal(dim1=-2, dim2=-1).zero_()
     dq, dbk, dk = parts.decay.products_backward(q, parts.bk, k, grads.scores, grads.system)
     dq[plan.free :].addcmul_(grads.queries, parts.enter)
     dbk[plan.free :].addcmul_(grads.readers, parts.enter)
-    plan.add_to_sources(dk, grads.writers * parts.leave)
-    reads = (k * dbk).neg_()  # gradients by bk come with the sign turned
-    dbeta = (grads.values * parts.v).sum(-1).add_(reads.sum(-1))
-    dsums = reads.mul_(beta).addcmul_(q, dq).addcmul_(k, dk, value=-1)
-    last = (grads.writers * parts.chunks.writers).sum(-2)
+    writers = grads.writers.mul_(parts.leave)
+    plan.add_to_sources(dk, writers)
+    last = writers.mul_(plan.sources(k)).sum(-2)
     last[plan.links - plan.passing :] += grads.total
-    dg = parts.decay.backward(dsums, last)
-    return dq, dk.addcmul_(dbk, beta, value=-1), grads.values.mul_(beta), dg, dbeta
+    reads = (k * dbk).neg_()  # gradients by bk come with the sign turned
+    dbeta = plan.scatter(reads.sum(-1))
+    dg = parts.decay.backward(reads.mul_(parts.beta).addcmul_(q, dq).addcmul_(k, dk, value=-1), last)
+    dk.addcmul_(dbk, parts.beta, value=-1)
+    dvalues = plan.scatter(grads.values)
+    dbeta += (dvalues * v).sum(-1)
+    return plan.scatter(dq), plan.scatter(dk), dvalues.mul_(beta.unsqueeze(-1)), plan.scatter(dg), dbeta
 
 
-def _row(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    return x.reshape(-1, *x.shape[2:]).to(precision.state)
+def _row(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """``[B, T, ...]`` as one row ``[B T, ...]``."""
+    return x.reshape(-1, *x.shape[2:]).to(dtype or x.dtype)
 
 
 def _ungroup(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,10 @@ class Precision:
         product = torch.bfloat16 if x.dtype == torch.bfloat16 and x.device.type == "cuda" else state
         return cls(state, product, torch.float32 if x.device.type == "mps" else torch.float64)
 
+    def operand(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` as an operand of products; cast once what several products share."""
+        return x.to(self.product)
+
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """``a @ b`` in `state`, from operands in `product`."""
         if self.product == self.state:
@@ -54,21 +59,17 @@ class Precision:
 
 
 def _half_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Half-precision batched product; where torch can, without rounding the float32 accumulator."""
-    if _keeps_accumulator():
+    """Half-precision batched product; where torch can, without rounding the accumulator to half."""
+    if _keeps_accumulator(a.device, a.dtype, dtype):
         return torch.bmm(a, b, out_dtype=dtype)
     return torch.bmm(a, b).to(dtype)
 
 
-_KEEPS: list[bool] = []
-
-
-def _keeps_accumulator() -> bool:
-    if not _KEEPS:
-        ones = torch.ones(1, 8, 8, dtype=torch.bfloat16, device="cuda")
-        try:
-            torch.bmm(ones, ones, out_dtype=torch.float32)
-            _KEEPS.append(True)
-        except (TypeError, RuntimeError):  # a torch without the overload, or a card without the kernel
-            _KEEPS.append(False)
-    return _KEEPS[0]
+@functools.cache
+def _keeps_accumulator(device: torch.device, half: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether ``torch.bmm`` here takes an output wider than its operands: newer versions do, on some devices."""
+    ones = torch.ones(1, 8, 8, dtype=half, device=device)
+    try:
+        return torch.bmm(ones, ones, out_dtype=dtype).dtype == dtype
+    except (TypeError, RuntimeError):
+        return False
