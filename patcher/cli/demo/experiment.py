@@ -42,13 +42,12 @@ def run(settings: Settings, output: Path, progress: Progress) -> Report:
     corpus = data.corpus(texts, tok, settings)
     patcher.install()
     with tempfile.TemporaryDirectory() as scratch:
-        packing = training.trainer(corpus, tok, settings, documents_a_step=None, folder=Path(scratch, "packed"))
+        packing = training.trainer(corpus, tok, settings, packing=True, folder=Path(scratch, "packed"))
         training.require_packing(packing)
+        padding = training.trainer(corpus, tok, settings, packing=False, folder=Path(scratch, "padded"))
+        training.same_steps(packing, padding, settings.seed)
         progress.update(stage, total=1, completed=1)
         packed = _train(packing, "train packed", progress)
-        per_row = len(corpus.train) / len(packing.train_dataset)
-        documents = max(1, round(per_row))
-        padding = training.trainer(corpus, tok, settings, documents_a_step=documents, folder=Path(scratch, "padded"))
         padded = _train(padding, "train padded", progress)
     stage = progress.add_task("packed against alone", total=None)
     stock, positions, patched = _isolation(packing, tok, settings)
@@ -59,8 +58,9 @@ def run(settings: Settings, output: Path, progress: Progress) -> Report:
         stock=stock,
         stock_positions=positions,
         patched=patched,
-        packed=Run(packed, training.loss_alone(packing.model, corpus.held_out), per_row),
-        padded=Run(padded, training.loss_alone(padding.model, corpus.held_out), documents),
+        documents_a_step=len(corpus.train) / len(packing.train_dataset),
+        packed=Run(packed, training.loss_alone(packing.model, corpus.held_out)),
+        padded=Run(padded, training.loss_alone(padding.model, corpus.held_out)),
         seconds=time.perf_counter() - began,
     )
     progress.update(stage, total=1, completed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from patcher.cli.demo import model as models
 from patcher.cli.errors import CliError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -44,7 +45,7 @@ class Curve:
 
 
 def trainer(
-    corpus: Corpus, tok: PreTrainedTokenizerFast, settings: Settings, *, documents_a_step: int | None, folder: Path
+    corpus: Corpus, tok: PreTrainedTokenizerFast, settings: Settings, *, packing: bool, folder: Path
 ) -> SFTTrainer:
     """An SFTTrainer on the demo's model and documents.
 
@@ -52,19 +53,17 @@ def trainer(
         corpus: the documents, tokenized.
         tok: their tokenizer.
         settings: sizes and seed.
-        documents_a_step: documents padded together in one step; ``None`` packs, one row a step.
+        packing: pack the documents, or pad them.
         folder: where the trainer may write.
     """
     import torch
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    packing = documents_a_step is None
     args = SFTConfig(
         output_dir=str(folder),
         packing=packing,
         max_length=settings.context,
-        per_device_train_batch_size=documents_a_step or 1,
         num_train_epochs=1,
         max_steps=settings.steps or -1,
         learning_rate=settings.learning_rate,
@@ -85,6 +84,35 @@ def trainer(
         train_dataset=Dataset.from_dict({"input_ids": corpus.train}),
         processing_class=tok,
     )
+
+
+def same_steps(packed: SFTTrainer, padded: SFTTrainer, seed: int) -> None:
+    """Have both trainers see the same documents in the same step: a packed row, and its documents padded together.
+
+    With batches drawn by each trainer itself the two losses would differ by the luck of the draw.
+    """
+    rows = list(range(len(packed.train_dataset)))
+    random.Random(seed).shuffle(rows)
+    documents: dict[tuple[int, ...], list[int]] = {}
+    for index, ids in enumerate(padded.train_dataset["input_ids"]):
+        documents.setdefault(tuple(ids), []).append(index)
+    _feed(packed, [[row] for row in rows])
+    _feed(padded, [[documents[tuple(part)].pop() for part in _parts(packed.train_dataset[row])] for row in rows])
+
+
+def _parts(row: dict[str, list[int]]) -> Iterator[list[int]]:
+    """The documents of a packed row."""
+    start = 0
+    for length in row["seq_lengths"]:
+        yield row["input_ids"][start : start + length]
+        start += length
+
+
+def _feed(built: SFTTrainer, batches: list[list[int]]) -> None:
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(built.train_dataset, batch_sampler=batches, collate_fn=built.data_collator)
+    built.get_train_dataloader = lambda: built.accelerator.prepare(loader)
 
 
 def require_packing(built: SFTTrainer) -> None:

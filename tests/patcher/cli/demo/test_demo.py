@@ -21,6 +21,7 @@ def test_tiny_demo_packs_isolated_and_shows_that_stock_does_not(tmp_path):
     assert report["stock_position_ids_only"]["largest_delta_log_prob"] > 10 * report["limit"]
     stock = report["stock"]
     assert stock["error"] or stock["largest_delta_log_prob"] > report["limit"]
+    assert report["largest_loss_gap"] < 1e-3  # the same documents in each step make the same loss
     for run in ("packed", "padded"):
         assert len(report[run]["curve"]["loss"]) == 4
         assert report[run]["real_tokens_per_second"] > 0
