@@ -38,7 +38,8 @@ def _watch(trainer: Any) -> Any:
 
     def check(kwargs: Mapping[str, Any]) -> None:
         built = owner()
-        if built is None or built.data_collator is expected() or any(kwargs.get(name) is not None for name in EXPLICIT):
+        says = any(kwargs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
+        if says or built is None or built.data_collator is expected():
             return
         if torch.is_grad_enabled() or kwargs.get("labels") is not None:
             raise CollatorReplacedError(

@@ -179,5 +179,5 @@ def test_a_cache_left_on(model):
 
 def test_rows_beyond_32_bits():
     """Offsets of very long rows overflowed."""
-    with pytest.raises(ValueError, match="int32|2147483647|2,147,483,647"):
+    with pytest.raises(ValueError, match=r"int32|2147483647|2,147,483,647"):
         Segments([2**31 - 1, 2])

@@ -33,7 +33,7 @@ def config(cls: type = SFTConfig, **changes) -> SFTConfig:
         "shuffle_dataset": False,
         "disable_tqdm": True,
     }
-    return cls(**{name: value for name, value in wanted.items() if name in fields}, **changes)
+    return cls(**{**{name: value for name, value in wanted.items() if name in fields}, **changes})
 
 
 def trainer(model, dataset, *, args=None, cls: type = SFTTrainer, processing_class=None, **arguments) -> SFTTrainer:
