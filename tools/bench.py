@@ -65,7 +65,7 @@ class Bench:
         """One operation on a row of `count` documents, in every way."""
         case, segments = CASES[op], Segments(documents(tokens, count))
         given = case.arguments(self.heads, self.width, tokens, self.device, self.dtype)
-        ways = case.ways(self.device, self.dtype, self.heads, self.width)
+        ways = case.ways(given, segments)
         chosen = {OURS: ways[OURS]} if only_ours else ways
         steps = {name: bench_profile.step_of(way, given, segments) for name, way in chosen.items()}
         return measure(steps, self.device, self.repeats)
@@ -142,7 +142,7 @@ def profile(bench: Bench) -> None:
     for count in bench.counts:
         lengths = documents(bench.tokens, count)
         given = case.arguments(bench.heads, bench.width, bench.tokens, bench.device, bench.dtype)
-        way = case.ways(bench.device, bench.dtype, bench.heads, bench.width)[OURS]
+        way = case.ways(given, Segments(lengths))[OURS]
         taken = bench_profile.profile(bench_profile.step_of(way, given, Segments(lengths)))
         times = f"host {taken.host:.1f} ms, device {taken.device:.1f} ms, wall {taken.wall:.1f} ms"
         title = f"gated_delta_rule, {count} documents: {taken.launches} launches, {times}"

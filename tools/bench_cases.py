@@ -52,15 +52,15 @@ class Case:
             return None
         return None if found is None else inspect.unwrap(found)
 
-    def ways(self, device: torch.device, dtype: torch.dtype, heads: int, width: int) -> dict[str, Way]:
-        """Every way to compute the operation here."""
+    def ways(self, given: Arguments, segments: Segments) -> dict[str, Way]:
+        """Every way to compute the operation on calls like this one."""
         found: dict[str, Way] = {}
         fallback = self.fallback()
         if fallback is not None:
             found[STOCK] = lambda given, segments: _output(self.stock(fallback, given))
             found[APART] = lambda given, segments: self._apart(fallback, given, segments)
         found[OURS] = lambda given, segments: table.OPS[self.op](**given, segments=segments)
-        backend = choose(self.op, self.arguments(heads, width, 8, device, dtype))
+        backend = choose(self.op, given, segments)
         if backend is not None:
             found[f"{NATIVE} ({backend.name})"] = lambda given, segments: backend.call(
                 backend.kernel, given, segments, {}

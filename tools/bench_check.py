@@ -41,7 +41,7 @@ def _errors(case: Case, device: torch.device, heads: int, width: int, dtype: tor
     exact = {n: x.detach().double().cpu() if isinstance(x, torch.Tensor) else x for n, x in given.items()}
     naive = _naive(case.op)
     wanted = _run(lambda x: naive(**x, segments=segments), exact)
-    ways = case.ways(device, dtype, heads, width)
+    ways = case.ways(given, segments)
     found = []
     for name, way in ways.items():
         if name != OURS and not name.startswith(NATIVE):

@@ -179,19 +179,19 @@ class Ways:
         if slow:
             found |= {STOCK: self.stock, APART: self.apart}
         found[OURS] = lambda: self.ours(accelerated=False)
-        backends = working(self.model, self.device)
+        backends = working(self.model, self.segments, self.device)
         if backends is not None:
             found[NATIVE] = lambda: self.native(*backends)
             found[ACCELERATED] = lambda: self.ours(accelerated=True)
         return found
 
 
-def working(model: nn.Module, device: torch.device) -> tuple[Backend, Backend] | None:
+def working(model: nn.Module, segments: Segments, device: torch.device) -> tuple[Backend, Backend] | None:
     """The backends of the convolution and the scan at this model's widths, if both have one."""
     config, dtype = model.config, model.dtype
     heads, width = config.linear_num_value_heads, config.linear_value_head_dim
     given = [CASES[op].arguments(heads, width, 8, device, dtype) for op in _GLOBALS.values()]
-    found = [choose(op, arguments) for op, arguments in zip(_GLOBALS.values(), given, strict=True)]
+    found = [choose(op, x, segments) for op, x in zip(_GLOBALS.values(), given, strict=True)]
     return None if None in found else (found[0], found[1])
 
 
@@ -229,7 +229,7 @@ def compare(
     steps = {
         name: training_step(model, [row if name in (OURS, ACCELERATED) else plain], way) for name, way in ways.items()
     }
-    backends = working(model, device)
+    backends = working(model, choices.segments, device)
     if backends is not None:
         steps[PADDED] = training_step(model, padded(row, lengths), lambda: choices.unpacked(backends[0]))
     return measure(steps, device, repeats)

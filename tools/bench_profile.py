@@ -76,7 +76,7 @@ def sweep(
     """The torch form of a delta rule with each chunk size and layout, in place of what its cost model chooses."""
     case = CASES[op]
     given = case.arguments(heads, width, sum(lengths), device, dtype)
-    way = case.ways(device, dtype, heads, width)[OURS]
+    way = case.ways(given, Segments(lengths))[OURS]
     found = {"chosen": measure({"chosen": step_of(way, given, Segments(lengths))}, device, repeats)["chosen"]}
     for size, layout in CHUNKS:
         name = f"{size} {layout}"

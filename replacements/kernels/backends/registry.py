@@ -64,12 +64,14 @@ def accelerated(
     op: str, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any] = _NO_HINTS
 ) -> torch.Tensor | None:
     """Run `op` by the first backend that can; None where there is none."""
-    backend = choose(op, arguments, hints)
+    backend = choose(op, arguments, segments, hints)
     return None if backend is None else backend.call(backend.kernel, arguments, segments, hints)
 
 
 @torch.compiler.disable
-def choose(op: str, arguments: Mapping[str, Any], hints: Mapping[str, Any] = _NO_HINTS) -> Backend | None:
+def choose(
+    op: str, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any] = _NO_HINTS
+) -> Backend | None:
     """The first backend of `op` that works for calls like this one, or None."""
     if _device(arguments).type in table.NEVER_ON:
         return None
@@ -77,7 +79,8 @@ def choose(op: str, arguments: Mapping[str, Any], hints: Mapping[str, Any] = _NO
     if key not in _chosen:
         with _lock:
             if key not in _chosen:
-                _chosen[key] = next((b for b in _backends(op) if _try(b, arguments, hints).error is None), None)
+                tried = (b for b in _backends(op) if _try(b, arguments, segments, hints).error is None)
+                _chosen[key] = next(tried, None)
     return _chosen[key]
 
 
@@ -120,7 +123,7 @@ def _state(backend: Backend, device: torch.device, dtype: torch.dtype, taken: bo
         except Exception as error:  # as in a try: whatever importing a kernel raises
             return _broken(backend, error)
         return State(backend.name, backend.op, f"not on {device.type}")
-    outcome = _try(backend, samples.typical(backend.op, device, dtype), _NO_HINTS)
+    outcome = _try(backend, samples.typical(backend.op, device, dtype), samples.segments(), _NO_HINTS)
     if outcome.error is not None:
         return _broken(backend, outcome.error)
     detail = f"within {outcome.largest:.0e} of the torch operation, forward and backward"
@@ -133,10 +136,10 @@ def _broken(backend: Backend, error: Exception) -> State:
     return State(backend.name, backend.op, "failed", _line(error))
 
 
-def _try(backend: Backend, arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Outcome:
+def _try(backend: Backend, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any]) -> Outcome:
     key = (backend, samples.signature(backend.op, arguments))
     if key not in _outcomes:
-        _outcomes[key] = attempt(backend, arguments, hints)
+        _outcomes[key] = attempt(backend, arguments, segments, hints)
         _log(backend, _device(arguments), _outcomes[key].error)
     return _outcomes[key]
 

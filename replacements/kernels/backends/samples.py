@@ -152,6 +152,18 @@ def like(op: str, arguments: Mapping[str, Any], tokens: int = sum(LENGTHS)) -> d
     return drawn
 
 
+def stretched(op: str, small: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """A sampled call on a row of `tokens`: the same numbers over and over."""
+
+    def stretch(name: str, value: Any) -> Any:
+        time = ARGUMENTS[op][name].time if isinstance(value, torch.Tensor) else None
+        if time is None:
+            return value
+        return value.index_select(time, torch.arange(tokens, device=value.device) % value.shape[time])
+
+    return {name: stretch(name, value) for name, value in small.items()}
+
+
 def signature(op: str, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """What two calls share that may use one result of a try: everything but rows, tokens and numbers."""
     named = ARGUMENTS[op]

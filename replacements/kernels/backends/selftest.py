@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..segments import Segments
 from . import samples
 from .backend import Backend
 from .table import OPS
@@ -35,8 +36,11 @@ class Outcome:
     largest: float = 0.0
 
 
-def attempt(backend: Backend, arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Outcome:
+def attempt(backend: Backend, arguments: Mapping[str, Any], row: Segments, hints: Mapping[str, Any]) -> Outcome:
     """Try `backend` on a call like `arguments`, in a thread of its own.
+
+    Kernels that tune themselves keep what suits the first row they see, whatever its size. So they are shown a row as
+    long as the caller's before the small one that is compared.
 
     A fresh thread has none of what may surround the caller's forward: autocast, inference mode, hooks on saved tensors
     (checkpointing counts what is saved), dispatch modes.
@@ -45,7 +49,7 @@ def attempt(backend: Backend, arguments: Mapping[str, Any], hints: Mapping[str, 
 
     def work() -> None:
         try:
-            outcome.append(Outcome(largest=_compare(backend, arguments, hints)))
+            outcome.append(Outcome(largest=_compare(backend, arguments, row, hints)))
         except Exception as error:  # kernels fail in their own ways: missing drivers, symbols, compilers, memory
             outcome.append(Outcome(error))
 
@@ -67,9 +71,13 @@ def _on(device: torch.device, work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _compare(backend: Backend, arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> float:
+def _compare(backend: Backend, arguments: Mapping[str, Any], row: Segments, hints: Mapping[str, Any]) -> float:
     kernel = backend.kernel  # first: what cannot be imported need not be given tensors
     call = samples.like(backend.op, arguments)
+    whole = Segments(row.lengths)
+    _forward_backward(
+        lambda **given: backend.call(kernel, given, whole, hints), samples.stretched(backend.op, call, whole.total)
+    )
     got = _forward_backward(lambda **given: backend.call(kernel, given, samples.segments(), hints), call)
     exact = {name: _exact(value) for name, value in call.items()}
     wanted = _forward_backward(lambda **given: OPS[backend.op](**given, segments=samples.segments()), exact)

@@ -61,7 +61,7 @@ def test_each_kernel_is_given_the_boundaries_in_its_layout(name, segments, monke
     call = call_of(op, segments)
     got = forward_backward(lambda given: backends.run(op, given, segments), call)
     wanted = forward_backward(lambda given: table.OPS[op](**given, segments=segments), call)
-    assert len(fake_kernels.calls) == 2  # the self test and the call
+    assert len(fake_kernels.calls) == 3  # a row of this size, the one that is compared, the call
     for ours, theirs in zip(got, wanted, strict=True):
         assert_same(ours, theirs, 1e-5)
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_leaks_is_not_used(name, dtype, monkeypatch, caplog):
         out = backends.run(op, call, SEGMENTS)
         backends.run(op, call, SEGMENTS)
     assert torch.equal(out, table.OPS[op](**call, segments=SEGMENTS))
-    assert len(fake_kernels.calls) == 1
+    assert len(fake_kernels.calls) == 2
     (record,) = caplog.records
     assert name in record.getMessage()
     assert "differs from the torch operation's" in record.getMessage()
@@ -148,10 +148,10 @@ def test_the_next_backend_takes_what_the_first_cannot(monkeypatch):
     provide(monkeypatch, "fla: causal_conv1d")
     call = call_of("causal_conv1d")
     backends.run("causal_conv1d", call, SEGMENTS)
-    assert fake_kernels.calls == ["causal_conv1d_fn"] * 2
+    assert fake_kernels.calls == ["causal_conv1d_fn"] * 3
     narrow = {name: x[..., :60, :] if name != "activation" else x for name, x in call.items() if name != "bias"}
     backends.run("causal_conv1d", {**narrow, "bias": None}, SEGMENTS)  # 60 channels: not a multiple of 8
-    assert fake_kernels.calls[2:] == ["causal_conv1d_fn"] + ["fla_causal_conv1d"] * 2
+    assert fake_kernels.calls[3:] == ["causal_conv1d_fn"] + ["fla_causal_conv1d"] * 3
 
 
 def test_tried_once_for_each_dtype_and_width(monkeypatch):
@@ -159,11 +159,23 @@ def test_tried_once_for_each_dtype_and_width(monkeypatch):
     call = call_of("kimi_delta_attention")
     for _ in range(3):
         backends.run("kimi_delta_attention", call, SEGMENTS)
-    assert len(fake_kernels.calls) == 4
+    assert len(fake_kernels.calls) == 5
     backends.run(
         "kimi_delta_attention", {n: x.double() if hasattr(x, "double") else x for n, x in call.items()}, SEGMENTS
     )
-    assert len(fake_kernels.calls) == 6
+    assert len(fake_kernels.calls) == 8
+
+
+def test_a_kernel_sees_a_row_of_the_callers_size_first(monkeypatch):
+    rows = []
+
+    def tunes_itself(q, k, v, g, beta, cu_seqlens=None, **kwargs):
+        rows.append(q.shape[1])
+        return fake_kernels.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=cu_seqlens, **kwargs)
+
+    provide(monkeypatch, "fla: chunk_gated_delta_rule", tunes_itself)
+    backends.run("gated_delta_rule", call_of("gated_delta_rule", IN_ROWS), IN_ROWS)
+    assert rows == [IN_ROWS.total, samples.segments().total, IN_ROWS.total]
 
 
 def test_nothing_is_tried_on_the_cpu(monkeypatch):
