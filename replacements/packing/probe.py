@@ -161,6 +161,9 @@ def _coarsest_epsilon(model: nn.Module) -> float:
     """Spacing of the coarsest dtype that the model computes in; a GPU may round float32 products to TF32."""
     tf32 = 2.0**-10
     found = [tf32] if any(p.is_cuda for p in model.parameters()) else []
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    if torch.is_autocast_enabled(device):
+        found.append(torch.finfo(torch.get_autocast_dtype(device)).eps)
     for parameter in model.parameters():
         known = parameter.is_floating_point() and parameter.dtype.itemsize > 1
         found.append(torch.finfo(parameter.dtype if known else torch.bfloat16).eps)
