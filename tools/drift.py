@@ -34,6 +34,7 @@ from tools.matrix_lanes import TRANSFORMERS
 
 FIRST = {"trl": "0.22.0", "unsloth_zoo": "2025.8.6"}  # the oldest release that each rewrite promises to fit
 PACKAGES = (*FIRST, "transformers")
+PROCESSES = min(2, os.cpu_count() or 1)
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,6 +63,15 @@ def examine(package: str, version: str, wheel: Path) -> list[Finding]:
     return found
 
 
+def _parts(items: list, size: int = 4) -> list[list]:
+    """Cuts a list into neighbours: releases side by side hold much that is the same."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _examine_some(wheels: list[tuple[tuple[str, str], Path]]) -> dict[tuple[str, str], list[Finding]]:
+    return {pair: examine(*pair, wheel) for pair, wheel in wheels}
+
+
 def wanted(package: str, first: str | None, last: str | None, latest: bool, pre: bool) -> list[str]:
     """Returns the releases of a package to scan, oldest first."""
     if package == "transformers" and not (first or last or latest):
@@ -84,11 +94,10 @@ def scan_all(pairs: list[tuple[str, str]], cache: Path, offline: bool = False) -
         good = {pair: wheel for pair, wheel in wheels.items() if isinstance(wheel, Path)}
         task = progress.add_task("anchors", total=len(good))
         found: dict[tuple[str, str], list[Finding]] = {}
-        with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-            jobs = {pool.submit(examine, *pair, wheel): pair for pair, wheel in good.items()}
-            for job in as_completed(jobs):
-                found[jobs[job]] = job.result()
-                progress.advance(task)
+        with ProcessPoolExecutor(PROCESSES) as pool:
+            for some in as_completed([pool.submit(_examine_some, part) for part in _parts(list(good.items()))]):
+                found |= some.result()
+                progress.update(task, completed=len(found))
     return [finding for pair in good for finding in found[pair]], failures
 
 

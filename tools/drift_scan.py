@@ -50,8 +50,22 @@ def scan(package: str, version: str, wheel: Path, rewrites: Iterable[Rewrite]) -
                 Finding(package, version, column(rewrite, edit), MISS, "no module", detail) for edit in rewrite.edits
             ]
         else:
-            found += scan_source(source, rewrite, version)
+            found += _scan_once(source, rewrite, version)
     return found
+
+
+_read: dict[tuple[int, str], tuple[Rewrite, list[Finding]]] = {}  # the rewrite is kept, so that its id stays its own
+
+
+def _scan_once(source: str, rewrite: Rewrite, version: str) -> list[Finding]:
+    """Does what `scan_source` does; neighbouring releases often hold the very same module, which is then read once."""
+    key = (id(rewrite), source)
+    if key not in _read:
+        found = scan_source(source, rewrite, version)
+        if any(finding.status == MISS for finding in found):
+            return found  # its text names the version
+        _read[key] = (rewrite, found)
+    return [dataclasses.replace(finding, version=version) for finding in _read[key][1]]
 
 
 def column(rewrite: Rewrite, edit: Edit) -> str:
