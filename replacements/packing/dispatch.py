@@ -23,6 +23,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 import wrapt
 from torch import nn
 
@@ -101,6 +102,7 @@ class MethodPoint(Point):
         """The original method, unless boundaries are current."""
         packed = _over_ops(inspect.unwrap(getattr(self.holder, _KERNEL_METHOD)))
 
+        @torch.compiler.disable
         @functools.wraps(original)
         def method(mixer: Any, *args: Any, **kwargs: Any) -> Any:
             scope = current()
@@ -232,6 +234,7 @@ def with_boundaries(original: Callable[..., Any] | None, name: str) -> Callable[
     """The original kernel, unless boundaries are current: then the op, through the adapter of its name."""
     kernel = KERNELS[name]
 
+    @torch.compiler.disable  # which documents a row holds is not a constant of a compiled graph
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = current()
         if scope is None:

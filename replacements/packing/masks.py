@@ -47,6 +47,7 @@ def drop_attention_mask(kwargs: dict[str, Any], segments: Segments) -> None:
 def sees_documents(create_mask: Callable[..., Any]) -> Callable[..., Any]:
     """A mask function that looks at the documents of the current row, for models that do not pass it positions."""
 
+    @torch.compiler.disable
     @functools.wraps(create_mask)
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = current()
