@@ -8,13 +8,16 @@ the first ``j`` tokens and the incoming gradient. No mask is multiplied, nothing
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from ..precision import Precision
 from ..segments import Segments
-from .taps import Block, Taps, taps_of
+from .panel import Panel, Scratch
+from .taps import taps_of
 
 
 def causal_conv1d(
@@ -53,71 +56,42 @@ class _CausalConv1d(torch.autograd.Function):
     def forward(ctx, x, weight, bias, segments, silu):
         ctx.save_for_backward(x, weight, bias)
         ctx.segments, ctx.silu = segments, silu
-        dtype = Precision.of(x).state
         row, time = _flatten(x)
-        taps = taps_of(segments, weight.shape[1], row, time)
-        columns, offset = _columns(weight, bias, taps, dtype)
         out = torch.empty_like(row)
-        for block in taps.blocks:
-            y = _convolve(row, columns, offset, taps, block, dtype)
-            if silu:
-                F.silu(y, inplace=True)
-            out.narrow(time, block.begin, block.length).copy_(y)
+        for panel in _panels(row, weight, bias, segments, time):
+            for block in panel.taps.blocks:
+                y = panel.convolve(block)
+                if silu:
+                    F.silu(y, inplace=True)
+                panel.part(out, block).copy_(y)
         return _unflatten(out, x.shape, time)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         x, weight, bias = ctx.saved_tensors
-        dtype = Precision.of(x).state
         row, time = _flatten(x)
-        grad_row = _flatten_like(grad, time)
-        taps = taps_of(ctx.segments, weight.shape[1], row, time)
-        columns, offset = _columns(weight, bias, taps, dtype)
-        dx = torch.zeros_like(row, dtype=dtype)
-        dweight = torch.zeros_like(weight, dtype=dtype)
-        dbias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
-        for block in taps.blocks:
-            dy = grad_row.narrow(time, block.begin, block.length).to(dtype, copy=True)
-            if ctx.silu:
-                dy = torch.ops.aten.silu_backward(dy, _convolve(row, columns, offset, taps, block, dtype))
-            if dbias is not None:
-                dbias += dy.sum(time)
-            _accumulate(dx, dweight, dy, row, columns, taps, block)
+        grad, dtype = _flatten_like(grad, time), Precision.of(x).state
+        dx = torch.empty_like(row, dtype=dtype)
+        dweight, dbias = (None if p is None else torch.zeros_like(p, dtype=dtype) for p in (weight, bias))
+        for panel in _panels(row, weight, bias, ctx.segments, time):
+            for block in panel.taps.blocks:
+                given = panel.part(grad, block)
+                dy = panel.scratch("dy", given.shape).copy_(given)
+                if ctx.silu:
+                    torch.ops.aten.silu_backward.grad_input(dy, panel.convolve(block), grad_input=dy)
+                if dbias is not None:
+                    dbias[panel.channels] += dy.sum(time)
+                panel.accumulate(panel.part(dx), dweight[panel.channels], dy, block)
         dx = _unflatten(dx.to(x.dtype), x.shape, time)
         return dx, dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None, None
 
 
-def _convolve(row, columns, offset, taps: Taps, block: Block, dtype) -> torch.Tensor:
-    """Output of one block before the activation."""
-    time = taps.time
-    work = row.narrow(time, block.begin - block.halo, block.length + block.halo).to(dtype, copy=True)
-    y = work.narrow(time, block.halo, block.length) * columns[0]
-    if offset is not None:
-        y += offset
-    for j in range(1, len(columns)):
-        if (ends := block.ends[j]) is not None:
-            work.index_fill_(time, ends, 0)
-        skip = max(0, j - block.halo)  # the row begins inside this tap's reach
-        if skip < block.length:
-            seen = work.narrow(time, block.halo + skip - j, block.length - skip)
-            y.narrow(time, skip, block.length - skip).addcmul_(seen, columns[j])
-    return y
-
-
-def _accumulate(dx, dweight, dy, row, columns, taps: Taps, block: Block) -> None:
-    """Add one block's gradients. ``dy`` is used up."""
-    time, last = taps.time, dweight.shape[1] - 1
-    for j in range(len(columns)):
-        if (starts := block.starts[j]) is not None:
-            dy.index_fill_(time, starts, 0)
-        skip = max(0, j - block.begin)
-        if skip >= block.length:
-            continue
-        got = dy.narrow(time, skip, block.length - skip)
-        begin, length = block.begin + skip - j, block.length - skip
-        dx.narrow(time, begin, length).addcmul_(got, columns[j])
-        dweight[:, last - j] += (got * row.narrow(time, begin, length)).sum(time)
+def _panels(row, weight, bias, segments: Segments, time: int) -> Iterator[Panel]:
+    taps = taps_of(segments, weight.shape[1], row, time)
+    scratch = Scratch(Precision.of(row).state, row.device)
+    for begin in range(0, len(weight), taps.panel):
+        yield Panel(row, weight, bias, taps, slice(begin, begin + taps.panel), scratch)
 
 
 def _flatten(x: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -138,10 +112,3 @@ def _unflatten(row: torch.Tensor, shape: torch.Size, time: int) -> torch.Tensor:
     if time == 0:
         return row.view(batch, length, channels).transpose(1, 2)
     return row.view(channels, batch, length).transpose(0, 1)
-
-
-def _columns(weight, bias, taps: Taps, dtype) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """The taps' weights, the token's own first, and the bias, shaped to multiply a row."""
-    shape = (1, -1) if taps.time == 0 else (-1, 1)
-    columns = [c.reshape(shape).to(dtype) for c in weight.flip(1).unbind(1)[: taps.count]]
-    return columns, None if bias is None else bias.reshape(shape).to(dtype)

@@ -10,7 +10,7 @@ import torch
 from ..chunking import to_device
 from ..segments import Segments
 
-_CPU_BLOCK_BYTES = 2**19  # a block's working copy and result stay in a core's second-level cache
+_CPU_BLOCK_BYTES = 2**20  # one working copy of a block stays in a core's second-level cache
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,33 @@ class Block:
 
 @dataclass(frozen=True)
 class Taps:
-    """The blocks of a row, the axis of time, and how many taps any document can use."""
+    """How a row is worked on: in blocks of tokens where channels are contiguous, in panels of channels where time is.
+
+    Attributes:
+        time: Axis of time of the row, 0 or 1; the other holds the channels.
+        count: Taps that any document can use.
+        panel: Channels worked on at once.
+        blocks: The runs of tokens worked on at once.
+    """
 
     time: int
     count: int
+    panel: int
     blocks: tuple[Block, ...]
 
 
 def taps_of(segments: Segments, width: int, row: torch.Tensor, time: int) -> Taps:
     """Plan a convolution of ``width`` taps over ``row``; cached in ``segments``."""
-    count = min(width, segments.longest)
-    length = segments.total
+    count, length, panel = min(width, segments.longest), segments.total, row.shape[1 - time]
     if row.device.type == "cpu":
-        row_bytes = row.shape[1 - time] * max(4, row.element_size())
-        length = max(4 * width, min(length, _CPU_BLOCK_BYTES // max(1, row_bytes)))
+        fit = _CPU_BLOCK_BYTES // max(4, row.element_size())
+        if time == 0:
+            length = min(length, max(4 * width, fit // panel))
+        else:
+            panel = min(panel, max(1, fit // length))
     key = ("conv", count, length, row.device)
     blocks = segments.cached(key, lambda: _blocks(segments, count, length, row.device))
-    return Taps(time, count, blocks)
+    return Taps(time, count, panel, blocks)
 
 
 def _blocks(segments: Segments, count: int, length: int, device: torch.device) -> tuple[Block, ...]:
