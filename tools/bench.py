@@ -48,6 +48,7 @@ class Bench:
     counts: list[int]
     ops: list[str]
     repeats: int
+    slow: bool = True
     reports: list[Report] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -122,13 +123,13 @@ def model(bench: Bench) -> None:
     bench.keep("agreement", listed(title, ("", "nats"), near.items()), near)
     measured = {
         f"{count} documents": bench_model.compare(
-            built, documents(bench.tokens, count), bench.device, bench.repeats, slow=True
+            built, documents(bench.tokens, count), bench.device, bench.repeats, slow=bench.slow
         )
         for count in bench.counts
     }
     title = f"{name}: a training step on {bench.tokens} tokens"
-    bench.keep("model", compared(title, measured, STOCK), _rows(measured))
-    idle = {"one document": bench_model.overhead(built, bench.tokens, bench.device, max(bench.repeats, 7))}
+    bench.keep("model", compared(title, measured, STOCK if bench.slow else OURS), _rows(measured))
+    idle = {"one document": bench_model.overhead(built, bench.tokens, bench.device, bench.repeats)}
     bench.keep("overhead", compared(f"{name}: packing off", idle, "without the runtime"), _rows(idle))
     cost = bench_model.probe_cost(built, bench.device)
     bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
@@ -204,6 +205,7 @@ def main(
     only: Annotated[str, typer.Option("--ops", help="Operations.")] = ",".join(CASES),
     sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,model",
     repeats: Annotated[int, typer.Option(help="Rounds; the medians of them count.")] = 5,
+    slow: Annotated[bool, typer.Option(help="Models also by the stock fallback and document by document.")] = True,
     out: Annotated[Path | None, typer.Option(help="Folder to write the tables and numbers to.")] = None,
     stem: Annotated[str, typer.Option(help="Name of the files, without their ending.")] = "bench",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
@@ -211,7 +213,7 @@ def main(
     """Measures, prints tables, and writes them where asked."""
     where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     kind = getattr(torch, dtype)
-    bench = Bench(where, kind, heads, width, tokens, _numbers(counts), only.split(","), repeats)
+    bench = Bench(where, kind, heads, width, tokens, _numbers(counts), only.split(","), repeats, slow)
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
         for section in sections.split(","):
             task = progress.add_task(section, total=1)

@@ -6,6 +6,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 #: Runs a forward and returns what to call for the backward.
 Step = Callable[[], Callable[[], None]]
+#: Opens a context.
+Around = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,27 @@ class Figures:
         return asdict(self)
 
 
-def measure(steps: Mapping[str, Step], device: torch.device, repeats: int) -> dict[str, Figures]:
-    """Measure every step: a warm-up that also gives the memory, then `repeats` rounds of one turn each."""
-    memory = {name: _peak(step, device) for name, step in steps.items()}
+def measure(
+    steps: Mapping[str, Step], device: torch.device, repeats: int, around: Mapping[str, Around] | None = None
+) -> dict[str, Figures]:
+    """Measure every step: a warm-up that also gives the memory, then `repeats` rounds of one turn each.
+
+    Args:
+        steps: What is measured.
+        device: Where; it is waited for before the clock is read.
+        repeats: Number of rounds.
+        around: Contexts in which a step's turns are taken. Entering and leaving them is not measured.
+    """
+    around = dict.fromkeys(steps, nullcontext) | dict(around or {})
+    memory = {}
+    for name, step in steps.items():
+        with around[name]():
+            memory[name] = _peak(step, device)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for _ in range(repeats):
         for name, step in steps.items():
-            times[name].append(_timed(step, device))
+            with around[name]():
+                times[name].append(_timed(step, device))
     return {
         name: Figures(statistics.median(f for f, _ in taken), statistics.median(b for _, b in taken), memory[name])
         for name, taken in times.items()

@@ -149,16 +149,15 @@ class Ways:
             detach_all()
 
     def native(self, convolution: Backend, scan: Backend) -> Any:
-        """The kernels called by hand with the boundaries, nothing between."""
-        cu_seqlens = self.segments.cu_seqlens(self.device)
-        on_host = self.segments.cu_seqlens("cpu")
+        """The kernels called by hand with the boundaries, nothing between; as new as those of a batch are."""
+        segments = Segments(self.segments.lengths)
 
         def conv(x: torch.Tensor, weight: Any, bias: Any = None, activation: Any = None, **_: Any) -> torch.Tensor:
             arguments = {"x": x, "weight": weight, "bias": bias, "activation": activation}
-            return convolution.call(convolution.kernel, arguments, self.segments, {})
+            return convolution.call(convolution.kernel, arguments, segments, {})
 
         def rule(q: Any, k: Any, v: Any, g: Any, beta: Any, **_: Any) -> Any:
-            boundaries = {"cu_seqlens": cu_seqlens, "cu_seqlens_cpu": on_host}
+            boundaries = {"cu_seqlens": segments.cu_seqlens(q.device), "cu_seqlens_cpu": segments.cu_seqlens("cpu")}
             return scan.kernel(q, k, v, g, beta, use_qk_l2norm_in_kernel=True, **boundaries)
 
         return self._globals({"causal_conv1d_fn": conv, "torch_chunk_gated_delta_rule": rule})
@@ -195,27 +194,20 @@ def working(model: nn.Module, segments: Segments, device: torch.device) -> tuple
     return None if None in found else (found[0], found[1])
 
 
-def training_step(model: nn.Module, batches: list[dict[str, torch.Tensor]], way: Callable[[], Any]) -> Step:
-    """A forward and backward over batches, gradients dropped after each step."""
+def training_step(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> Step:
+    """A forward and backward over batches; of several the last backward is timed as one, the rest as the forward."""
+
+    def backward(loss: torch.Tensor) -> None:
+        loss.backward()
+        model.zero_grad(set_to_none=True)
 
     def step() -> Callable[[], None]:
-        stack = ExitStack()
-        stack.enter_context(way())
-        if len(batches) > 1:  # several micro-batches: one backward after each forward, all timed as the backward
-            return lambda: _finish(stack, model, batches)
-        loss = model(**batches[0]).loss
-        return lambda: _finish(stack, model, [], loss)
+        for batch in batches[:-1]:
+            model(**batch).loss.backward()
+        loss = model(**batches[-1]).loss
+        return lambda: backward(loss)
 
     return step
-
-
-def _finish(stack: ExitStack, model: nn.Module, batches: list[Any], loss: torch.Tensor | None = None) -> None:
-    with stack:
-        if loss is not None:
-            loss.backward()
-        for batch in batches:
-            model(**batch).loss.backward()
-        model.zero_grad(set_to_none=True)
 
 
 def compare(
@@ -226,19 +218,19 @@ def compare(
     choices = Ways(model, Segments(lengths), device)
     ways = choices.all(slow=slow)
     plain = {name: x for name, x in row.items() if name != "seq_idx"}
-    steps = {
-        name: training_step(model, [row if name in (OURS, ACCELERATED) else plain], way) for name, way in ways.items()
-    }
+    steps = {name: training_step(model, [row if name in (OURS, ACCELERATED) else plain]) for name in ways}
     backends = working(model, choices.segments, device)
     if backends is not None:
-        steps[PADDED] = training_step(model, padded(row, lengths), lambda: choices.unpacked(backends[0]))
-    return measure(steps, device, repeats)
+        ways[PADDED] = lambda: choices.unpacked(backends[0])
+        steps[PADDED] = training_step(model, padded(row, lengths))
+    return measure(steps, device, repeats, ways)
 
 
 def agreement(model: nn.Module, lengths: list[int], device: torch.device) -> dict[str, float]:
     """Largest difference of a log-probability to the documents alone, in every way; and the model's own noise.
 
-    The noise is that of the documents alone against themselves in a batch of another shape.
+    The noise is that of the documents alone against themselves in batches of other shapes: twice in one, and followed
+    by as many other tokens as the packed row has.
     """
     row = packed(lengths, model.config.vocab_size, device)
     documents = row["input_ids"][0].split(lengths)
@@ -246,8 +238,7 @@ def agreement(model: nn.Module, lengths: list[int], device: torch.device) -> dic
     model.eval()
     with torch.no_grad():
         alone = [_log_probs(model, input_ids=d[None])[0] for d in documents]
-        twice = [_log_probs(model, input_ids=d.repeat(2, 1))[0] for d in documents]
-        found = {"noise": max(float((a - b).abs().max()) for a, b in zip(alone, twice, strict=True))}
+        found = {"noise": max(_noise(model, d, a, row["input_ids"]) for d, a in zip(documents, alone, strict=True))}
         for name, way in ways.items():
             inputs = {n: row[n] for n in ("input_ids", "position_ids")}
             if name in (OURS, ACCELERATED):
@@ -259,6 +250,12 @@ def agreement(model: nn.Module, lengths: list[int], device: torch.device) -> dic
     return found
 
 
+def _noise(model: nn.Module, document: torch.Tensor, alone: torch.Tensor, row: torch.Tensor) -> float:
+    twice = _log_probs(model, input_ids=document.repeat(2, 1))[0]
+    longer = _log_probs(model, input_ids=torch.cat([document[None], row[:, len(document) :]], 1))[0, : len(document)]
+    return max(float((got - alone).abs().max()) for got in (twice, longer))
+
+
 def _log_probs(model: nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
     return model(**inputs, use_cache=False).logits.float().log_softmax(-1)
 
@@ -268,11 +265,8 @@ def overhead(model: nn.Module, tokens: int, device: torch.device, repeats: int) 
     row = packed([tokens], model.config.vocab_size, device)
     plain = [{"input_ids": row["input_ids"], "labels": row["labels"]}]
     ways = Ways(model, Segments([tokens]), device)
-    steps = {
-        "without the runtime": training_step(model, plain, nullcontext),
-        "with the runtime": training_step(model, plain, lambda: ways.ours(accelerated=True)),
-    }
-    return measure(steps, device, repeats)
+    around = {"without the runtime": nullcontext, "with the runtime": lambda: ways.ours(accelerated=True)}
+    return measure({name: training_step(model, plain) for name in around}, device, repeats, around)
 
 
 def probe_cost(model: nn.Module, device: torch.device) -> dict[str, float]:
