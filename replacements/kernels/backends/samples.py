@@ -165,14 +165,19 @@ def stretched(op: str, small: Mapping[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def signature(op: str, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two calls share that may use one result of a try: everything but rows, tokens and numbers."""
-    named = ARGUMENTS[op]
+    """What two calls share that may use one result of a try: everything but rows, tokens and numbers.
+
+    Made for every call of every layer, so it asks tensors for little. They are on one device.
+    """
+    named, device = ARGUMENTS[op], None
     parts: list[Any] = [op]
     for name, value in arguments.items():
-        if not isinstance(value, torch.Tensor):
+        argument = named.get(name)
+        if argument is None or value is None:
             parts.append(value)
-        else:
-            time = named[name].time
-            widths = value.shape if time is None else value.shape[1:time] + value.shape[time + 1 :]
-            parts += (value.device, value.dtype, widths)
-    return tuple(parts)
+            continue
+        device = device or value.device
+        shape = value.shape
+        # Per token `[B, T, widths…]` or `[B, width, T]`; a parameter keeps all its widths.
+        parts += (value.dtype, shape[2:] if argument.time == 1 else shape[1] if argument.time == 2 else shape)
+    return (*parts, device)
