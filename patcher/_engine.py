@@ -74,7 +74,10 @@ def revert(names: Iterable[str] | None = None) -> list[Record]:
 
 
 def _take_back(record: Record) -> None:
+    later = _taken_since(record)
     undone = [swap.undo() for swap in reversed(record.swaps)]
+    for swap in later:
+        swap.do()
     if undone and all(undone):
         record.state = _ledger.REVERTED
         _shown.forget(_shown.filename(record.rewrite.target))
@@ -85,6 +88,18 @@ def _take_back(record: Record) -> None:
         f"stuck {record.rewrite.name}",
         f"{record.rewrite.target} cannot be taken back: {record.reason}. Restart Python to be rid of it",
     )
+
+
+def _taken_since(record: Record) -> list[_places.Swap]:
+    """Swaps to the original in places that took the function after it was rewritten, such as a later import."""
+    if record.original is None or not record.swaps or not _stands(record.rewrite):
+        return []
+    try:
+        _, swaps, _ = _references.find(record.rewrite)
+    except PatchError:
+        return []
+    known = [swap.place for swap in record.swaps]
+    return [swap for swap in swaps(record.original) if swap.place not in known]
 
 
 def _prepare(rewrite: Rewrite) -> _Plan | None:
