@@ -38,4 +38,5 @@ REWRITE = Rewrite(
         "choose": "replacements.packing.guard:choose",
         "prepare": "replacements.packing.trainer:prepare",
     },
+    unless=("unsloth",),  # it makes a trainer of its own from this one's text: unsloth_trainer.py
 )

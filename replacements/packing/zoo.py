@@ -49,7 +49,7 @@ def truncates(flag: bool, max_length: int | None, args: Any, packing: bool) -> b
     return bool(flag) and max_length is not None and not (packing and _keeps_every_token(args))
 
 
-def pack(dataset: Any, seq_length: int, strategy: str, map_kwargs: dict[str, Any]) -> Any:
+def pack(dataset: Any, seq_length: int, strategy: str = _CUTTING, map_kwargs: dict[str, Any] | None = None) -> Any:
     """Packs with TRL's `pack_dataset`, given those arguments that it has.
 
     Args:

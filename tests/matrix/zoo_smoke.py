@@ -86,9 +86,7 @@ def prepared(function, rows, formatting, packing: bool, **arguments) -> dict[str
 
     settings = {"output_dir": tempfile.mkdtemp(), "report_to": [], "use_cpu": True, "bf16": False, "max_length": LIMIT}
     args = SFTConfig(**settings | {"dataset_num_proc": 1} | arguments)
-    made = function(
-        types.SimpleNamespace(), Dataset.from_list(rows), tokenizer(), args, packing, formatting, "train"
-    )
+    made = function(types.SimpleNamespace(), Dataset.from_list(rows), tokenizer(), args, packing, formatting, "train")
     return made.to_dict()
 
 
@@ -99,8 +97,9 @@ def joined(rows: list[list[int]]) -> list[int]:
 
 def examine(folder: Path) -> dict:
     """What one release does, published and rewritten: for each kind of data what is right, or why it was not run."""
-    import patcher
     import trl
+
+    import patcher
 
     patcher.uninstall()
     module = load(folder)
@@ -166,15 +165,20 @@ def compare(got: dict | str, stock: dict | str) -> dict | str:
 
 def through_trainer() -> bool:
     """Whether a trainer of TRL's own prepares its data with the zoo's function."""
+    from datasets import Dataset
     from transformers import LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer
-
-    from datasets import Dataset
 
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=128, num_hidden_layers=1, **shape))
     rows, _ = data()["text"]
-    settings = {"output_dir": tempfile.mkdtemp(), "report_to": [], "use_cpu": True, "bf16": False, "dataset_num_proc": 1}
+    settings = {
+        "output_dir": tempfile.mkdtemp(),
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "dataset_num_proc": 1,
+    }
     args = SFTConfig(**settings, max_length=LIMIT, packing=True, packing_strategy="wrapped")
     trainer = SFTTrainer(model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
     whole = [token for row in rows for token in tokenizer()(row["text"])["input_ids"]]

@@ -16,6 +16,8 @@ def this(target, **more):
 REWRITES = (this("upstream:f"), this("unsloth_zoo:f", option="zoo"))
 """
 
+ALONE = "def accompany(): pass\ndef leave(): pass\n"
+
 SOURCE = "def f(x):\n    return x\n"
 
 ORDERS = ["import patcher, upstream", "import upstream, patcher", "from upstream import f; import patcher, upstream"]
@@ -23,7 +25,8 @@ ORDERS = ["import patcher, upstream", "import upstream, patcher", "from upstream
 
 @pytest.fixture
 def run(packages, python):
-    packages.write({"upstream.py": SOURCE, "unsloth_zoo.py": SOURCE, "replacements/__init__.py": TABLE})
+    packages.write({"upstream.py": SOURCE, "unsloth_zoo.py": SOURCE})
+    packages.write({"replacements/__init__.py": TABLE, "replacements/unsloth_trainer.py": ALONE})
 
     def script(code, **variables):
         variables.setdefault("PATCHER_DISABLE", "")

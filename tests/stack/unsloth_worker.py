@@ -64,6 +64,8 @@ def compare(trainer, model, documents, loss_type: str) -> dict:
         want += float(loss.detach())
     batch = training_batch(trainer)
     trainer.model.train()
+    if trainer.args.gradient_checkpointing:
+        trainer.model.gradient_checkpointing_enable()  # as `train()` does before the first step
     loss = trainer.compute_loss(trainer.model, dict(batch))
     turned = _reversed_documents(batch)
     other = trainer.compute_loss(trainer.model, turned)
