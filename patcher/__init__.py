@@ -34,10 +34,11 @@ def install(zoo: bool | None = None) -> None:
     """
     if _disabled():
         return
-    from replacements import REWRITES
+    from replacements import REWRITES, unsloth_trainer
 
     options = {"", "zoo"} if (_is_on("PATCHER_ZOO") if zoo is None else zoo) else {""}
     _session.install(rewrite for rewrite in REWRITES if rewrite.option in options)
+    unsloth_trainer.accompany()
 
 
 def uninstall() -> None:
