@@ -18,11 +18,13 @@ from replacements.packing.current import current
 from replacements.packing.runtime import runtime_of
 from tests.support.models import log_probs, packed_row, summed_loss, tiny_model, token_documents
 
-STEPS = int(os.environ.get("PATCHER_SOAK_STEPS", "60"))
+STEPS = int(os.environ.get("PATCHER_SOAK_STEPS", "40"))
 
 
 def small_model():
-    return tiny_model("qwen3_5", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
+    """In float64: training amplifies rounding from step to step, and only what is not rounding is looked for."""
+    kinds = ["linear_attention", "full_attention"]
+    return tiny_model("qwen3_5", num_hidden_layers=2, layer_types=kinds, dtype=torch.float64)
 
 
 def draw(dice):
