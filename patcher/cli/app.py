@@ -47,6 +47,7 @@ def patcher_options(debug: Debug = False) -> None:
     Examples:
       patcher demo                      what packing does to a hybrid model, in minutes on a CPU
       patcher run train.py --epochs 1   an unmodified script, with the patch
+      patcher check Qwen/Qwen3.5-4B     whether a model is safe to pack here
       patcher doctor                    what is installed, what is patched, what to mend
 
     \b
@@ -81,6 +82,35 @@ def demo(
     from patcher.cli.demo import command
 
     raise typer.Exit(command.run(output, size.value, steps=steps, seed=seed, plot=plot, as_json=as_json))
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="A model's folder, its config.json, or a hub id.")],
+    *,
+    weights: Annotated[
+        bool, typer.Option("--weights/--no-weights", help="Use the model's weights where they are on this machine.")
+    ] = True,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.", show_default=False)
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say whether a model is safe to pack here, found out by running it.
+
+    Without weights a small random model of the same architecture is run, with every kind of layer. Nothing but a
+    config is downloaded. Exits 0 if it packs, 1 if it would train padded, 2 on an error.
+
+    \b
+    Examples:
+      patcher check ./my-model
+      patcher check config.json --json
+      patcher check Qwen/Qwen3.5-4B --no-weights
+    """  # noqa: D301 - click reads the backspace
+    from patcher.cli import check as command
+
+    raise typer.Exit(command.run(model, weights=weights, trust_remote_code=trust_remote_code, as_json=as_json))
 
 
 @app.command()

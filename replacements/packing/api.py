@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeVar
 
-from replacements.packing.guard import PackingRefusedError, judge
-from replacements.packing.rules import judge_by_probe, judge_encoder_decoder, judge_mixers
+from replacements.packing.checking import check, judged
+from replacements.packing.guard import PackingRefusedError
 from replacements.packing.runtime import attach
-from replacements.packing.situation import Situation
 
 if TYPE_CHECKING:
     from torch import nn
 
     Model = TypeVar("Model", bound=nn.Module)
 
-_PACKING = SimpleNamespace(packing=True, padding_free=True, packing_strategy="bfd")
-_MODEL_RULES = (judge_encoder_decoder, judge_mixers, judge_by_probe)
+__all__ = ["check", "pack"]
 
 
 def pack(model: Model) -> Model:
@@ -36,7 +33,7 @@ def pack(model: Model) -> Model:
     Raises:
         PackingRefusedError: The model cannot keep documents apart; the message says why and what to do.
     """
-    verdict = judge(Situation(model, _PACKING), _MODEL_RULES)
+    verdict = judged(model)
     if verdict.action != "pack":
         raise PackingRefusedError(f"This model cannot be packed [{verdict.reason.code}]: {verdict.sentence}")
     attach(model)

@@ -1,0 +1,129 @@
+"""The packed rows of a check, and the state of a model around them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from replacements.packing.runtime import attach, runtime_of
+
+#: Tokens of the two documents. The first ends inside a chunk of 64, and the row crosses the edge of one.
+FIRST, SECOND = 37, 31
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Two documents that share a row, `[1, FIRST + SECOND]` token ids each.
+
+    Attributes:
+        row: The documents.
+        neighbour: The same with another first document.
+        inside: The same with another beginning of the second document.
+    """
+
+    row: torch.Tensor
+    neighbour: torch.Tensor
+    inside: torch.Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Rows:
+        """Rows of random tokens, none of which the config gives a meaning to."""
+        special = np.array(sorted(_token_ids(model.config.to_dict())), dtype=np.int64)
+        vocabulary = np.setdiff1d(np.arange(min(model.config.get_text_config().vocab_size, 4096)), special)
+        drawn = np.random.default_rng(0).choice(vocabulary, size=(3, FIRST + SECOND))
+        neighbour, inside = drawn[0].copy(), drawn[0].copy()
+        neighbour[:FIRST] = drawn[1, :FIRST]
+        inside[FIRST : FIRST + SECOND // 2] = drawn[1, FIRST : FIRST + SECOND // 2]
+        device = model.get_input_embeddings().weight.device
+        return cls(*(torch.from_numpy(ids)[None].to(device) for ids in (drawn[0], neighbour, inside)))
+
+
+def batch(ids: torch.Tensor, *, seq_idx: bool) -> dict[str, Any]:
+    """A row as it reaches a model: `position_ids` that restart, and `seq_idx` where the runtime is to see it."""
+    device = ids.device
+    positions = torch.cat([torch.arange(FIRST, device=device), torch.arange(SECOND, device=device)])
+    made = {"input_ids": ids, "position_ids": positions[None], "use_cache": False}
+    if seq_idx:
+        made["seq_idx"] = (torch.arange(FIRST + SECOND, device=device) >= FIRST).int()[None]
+    return made
+
+
+def log_probs(model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """Log-probabilities `[T, V]` of a batch of one row, float32."""
+    return model(**inputs).logits[0].float().log_softmax(-1)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode, no gradients, and libraries that say nothing; modes and random states are put back."""
+    modes = {module: module.training for module in model.modules()}
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        stack.enter_context(torch.no_grad())
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps libraries from logging notices of what is tried, and random states from moving."""
+    states = random.getstate(), np.random.get_state()
+    libraries = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    levels = [library.level for library in libraries]
+    for library in libraries:
+        library.setLevel(logging.ERROR)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        for library, level in zip(libraries, levels, strict=True):
+            library.setLevel(level)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextmanager
+def stock(model: nn.Module) -> Iterator[None]:
+    """The model without its runtime, if it has one."""
+    runtime = runtime_of(model)
+    if runtime is None:
+        yield
+        return
+    runtime.detach()
+    try:
+        yield
+    finally:
+        again = attach(model)
+        again.watch, again.checked, again.packed_forwards = runtime.watch, runtime.checked, runtime.packed_forwards
+
+
+@contextmanager
+def patched(model: nn.Module) -> Iterator[None]:
+    """The model with the runtime, for a while."""
+    ours = runtime_of(model) is None
+    runtime = attach(model)
+    try:
+        yield
+    finally:
+        if ours:
+            runtime.detach()
+
+
+def _token_ids(config: dict[str, Any]) -> Iterator[int]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _token_ids(value)
+        elif str(name).endswith(("token_id", "token_index", "token_ids")):
+            yield from (v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int) and v >= 0)
