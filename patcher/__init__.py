@@ -43,6 +43,9 @@ def install(zoo: bool | None = None) -> None:
 
 def uninstall() -> None:
     """Takes everything back: each upstream object is the one it was before, and no model has hooks of ours."""
+    from replacements import unsloth_trainer
+
+    unsloth_trainer.leave()
     _session.uninstall()
     runtime = sys.modules.get("replacements.packing.runtime")  # not loaded: nothing is attached
     if runtime is not None:
