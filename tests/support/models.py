@@ -75,7 +75,8 @@ def packed_row(documents: list[torch.Tensor], *, seq_idx: bool = True) -> dict[s
 def log_probs(model: torch.nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of every token of the vocabulary, `[T, V]`, of a batch of one row."""
     inputs.pop("labels", None)
-    return model(**inputs).logits[0].float().log_softmax(-1)
+    logits = model(**inputs).logits[0]
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 def log_probs_apart(model: torch.nn.Module, documents: list[torch.Tensor]) -> torch.Tensor:
