@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from .inputs import check_delta_rule, without_autocast
 from .l2norm import l2norm, l2norm_backward
 from .precision import Precision
 from .segments import Segments
+
+# Bytes of one intermediate [B, T, heads, channels] above which heads are worked on in groups.
+_GROUP_BYTES = {"cpu": 2**23, "accelerator": 2**28}
 
 
 @dataclass(frozen=True)
@@ -40,24 +44,58 @@ class _DeltaRule(torch.autograd.Function):
     def forward(ctx, q, k, v, g, beta, options):
         ctx.save_for_backward(q, k, v, g, beta)
         ctx.options = options
-        parts = _prepare(q, k, v, g, beta, options)
-        plan, chunks = parts.plan, parts.chunks
-        del parts
-        return plan.scatter(delta.run(chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
+        return _join([_forward(part, options) for part in _head_groups((q, k, v, g, beta))])
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx, grad):
-        inputs, options = ctx.saved_tensors, ctx.options
-        parts = _prepare(*inputs, options)
-        grads = delta.differentiate(parts.chunks, parts.plan.gather(_row(grad)))
-        dq, dk, dv, dg, dbeta = _backward(parts, grads, _row(inputs[2]), _row(inputs[4]))
-        dq, dk = _ungroup(dq, inputs[0]).mul_(options.scale), _ungroup(dk, inputs[1])
-        if options.qk_l2norm:
-            dq, dk = l2norm_backward(dq, inputs[0]), l2norm_backward(dk, inputs[1])
-        results = zip((dq, dk, dv, dg, dbeta), inputs, strict=True)
-        return *(d.to(x.dtype).view(x.shape) for d, x in results), None
+        parts = _head_groups((*ctx.saved_tensors, grad))
+        grads = [_differentiate(part[:-1], part[-1], ctx.options) for part in parts]
+        return *map(_join, zip(*grads, strict=True)), None
+
+
+def _head_groups(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
+    """Split q, k, v, ... along their heads, so that intermediates of a long row stay small.
+
+    Heads are independent. On the CPU this keeps intermediates near the cache, elsewhere it bounds the peak.
+    """
+    q, _, v = tensors[:3]
+    shared, serves = q.shape[2], v.shape[2] // q.shape[2]
+    held = v.shape[0] * v.shape[1] * serves * max(q.shape[3], v.shape[3]) * torch.finfo(Precision.of(q).state).bits // 8
+    limit = _GROUP_BYTES["cpu" if q.device.type == "cpu" else "accelerator"]
+    count = max(1, min(shared, limit // held))
+    if count == shared:
+        return [tensors]
+    cuts = range(0, shared, count)
+    groups = []
+    for begin in cuts:
+        few, many = slice(begin, begin + count), slice(begin * serves, (begin + count) * serves)
+        groups.append(tuple(x[:, :, few if i < 2 else many] for i, x in enumerate(tensors)))
+    return groups
+
+
+def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=2)
+
+
+def _forward(inputs: tuple[torch.Tensor, ...], options: _Options) -> torch.Tensor:
+    q, _, v, _, _ = inputs
+    parts = _prepare(*inputs, options)
+    plan, chunks = parts.plan, parts.chunks
+    del parts
+    return plan.scatter(delta.run(chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
+
+
+def _differentiate(inputs: tuple[torch.Tensor, ...], grad: torch.Tensor, options: _Options) -> list[torch.Tensor]:
+    q, k, v, _, beta = inputs
+    parts = _prepare(*inputs, options)
+    grads = delta.differentiate(parts.chunks, parts.plan.gather(_row(grad)))
+    dq, dk, dv, dg, dbeta = _backward(parts, grads, _row(v), _row(beta))
+    dq, dk = _ungroup(dq, q).mul_(options.scale), _ungroup(dk, k)
+    if options.qk_l2norm:
+        dq, dk = l2norm_backward(dq, q), l2norm_backward(dk, k)
+    return [d.to(x.dtype).view(x.shape) for d, x in zip((dq, dk, dv, dg, dbeta), inputs, strict=True)]
 
 
 @dataclass

@@ -236,3 +236,21 @@ def test_refused_rows_and_dtypes(op):
         op.run(**inputs, segments=Segments([8]))
     with pytest.raises(TypeError, match="floating"):
         op.run(**{n: x.long() for n, x in inputs.items()}, segments=Segments([9]))
+
+
+def test_groups_of_heads(op, monkeypatch):
+    segments = Segments([30, 7, 1, 1, 35], rows=2)
+    inputs = make(op, segments, shared=3, heads=6)
+    whole = op.run(**inputs, segments=segments)
+    sizes = []
+    monkeypatch.setattr(delta_op, "_GROUP_BYTES", {"cpu": 37 * 2 * 2 * 2 * 5 * 8})
+    groups = delta_op._head_groups
+
+    def spy(tensors):
+        sizes.extend([x.shape[2] for x in part] for part in groups(tensors))
+        return groups(tensors)
+
+    monkeypatch.setattr(delta_op, "_head_groups", spy)
+    assert_same(op.run(**inputs, segments=segments), whole, 1e-12)
+    assert sizes == [[2, 2, 4, 4, 4], [1, 1, 2, 2, 2]]
+    assert_agrees(op.run, naive, inputs, 1e-9, segments=segments, qk_l2norm=True)
