@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import sys
 
 import pytest
 import torch
@@ -250,4 +251,37 @@ def test_a_packed_row_runs_the_kernels_and_stays_exact(family, training, monkeyp
             detach_all()
     fused = training and family == "bamba"
     assert set(fake_kernels.calls) == ({"mamba_split_conv1d_scan_combined"} if fused else USED[family])
+    assert (packed - apart).abs().max() <= 1e-4
+
+
+class HubKernel(torch.nn.Module):
+    """As the kernels package has it: the function is a module, and binding a kernel sets its forward."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.calls = function, 0
+
+    def forward(self, *args, **kwargs):
+        self.calls += 1
+        return self.function(*args, **kwargs)
+
+
+def test_kernels_from_the_hub_run_plain_rows_alone(monkeypatch):
+    model, documents = tiny_model("qwen3_5"), token_documents([23, 1, 70])
+    module = sys.modules[type(model).__module__]
+    if not hasattr(module, "causal_conv1d_fn"):
+        pytest.skip("this transformers holds its kernels on the mixers")
+    bound = HubKernel(module.causal_conv1d_fn)
+    monkeypatch.setattr(module, "causal_conv1d_fn", bound)
+    with torch.no_grad():
+        apart = log_probs_apart(model, documents)
+        bound.calls = 0
+        attach(model)
+        try:
+            packed = log_probs(model, **packed_row(documents))
+            assert bound.calls == 0
+            log_probs(model, input_ids=documents[0][None])
+            assert bound.calls > 0
+        finally:
+            detach_all()
     assert (packed - apart).abs().max() <= 1e-4
