@@ -114,6 +114,38 @@ def check(
 
 
 @app.command()
+def verify(
+    *,
+    model: Annotated[str, typer.Option(help="A folder with a model's weights, or a hub id in the cache.")],
+    data: Annotated[Path, typer.Option(help="Text (blank lines between documents), .jsonl, or a datasets folder.")],
+    tokenizer: Annotated[str | None, typer.Option(help="A tokenizer's folder, if not the model's.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Documents to verify with, from the start of the data.")] = 32,
+    max_length: Annotated[int, typer.Option(min=2, help="Tokens of a row; longer documents are cut.")] = 1024,
+    gradients: Annotated[bool, typer.Option(help="Compare gradients as well.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG here; needs matplotlib.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.", show_default=False)
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare packed with alone, on your own model and data.
+
+    Log-probabilities, loss and gradients of each document, against what rounding does to the same document in
+    another batch shape, without the patch and with it. Exits 1 if a packed document is not what it is alone.
+
+    \b
+    Examples:
+      patcher verify --model ./my-model --data documents.txt
+      patcher verify --model ./my-model --data chats.jsonl --limit 8 --plot verify.png --json
+    """  # noqa: D301 - click reads the backspace
+    from patcher.cli import verify as command
+
+    settings = command.Settings(model, data, tokenizer, limit, max_length, gradients, trust_remote_code)
+    raise typer.Exit(command.run(settings, plot=plot, as_json=as_json))
+
+
+@app.command()
 def status(*, as_json: Json = False, debug: Debug = False) -> None:
     """Say what is patched, by which anchors.
 

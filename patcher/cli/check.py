@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from patcher.cli import terminal
+from patcher.cli import terminal, upstream
 from patcher.cli.errors import NO, OK, CliError
 
 if TYPE_CHECKING:
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
 def run(model: str, *, weights: bool, trust_remote_code: bool, as_json: bool) -> int:
     """Check a model and print what was found; returns the exit code: 0 pack, 1 pad."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Downloads of a config are small; their bars and notices are no part of the answer.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    upstream.hush()
     with terminal.err().status(f"checking {model}"):
         from replacements.packing.checking import CannotCheckError, check
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import os
 from dataclasses import dataclass, field
 
 import patcher
@@ -47,3 +48,9 @@ def load() -> Loaded:
             except Exception as error:
                 loaded.failed[module] = f"{type(error).__name__}: {error}"
     return loaded
+
+
+def hush() -> None:
+    """Keep the notices and progress bars of libraries that are not imported yet out of a command's output."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

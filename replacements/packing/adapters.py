@@ -52,6 +52,8 @@ def ssd(segments: Segments, *args: Any, **kwargs: Any) -> torch.Tensor | tuple[t
     call = _bind("ssd", names, args, kwargs, {"hidden_states": "x"})
     _refuse_state(call, "initial_states", "return_varlen_states")
     options = {name: call[name] for name in ("D", "z", "dt_bias", "dt_softplus", "dt_limit") if name in call}
+    if "dt_limit" in options:  # a list, if the config was read from JSON
+        options["dt_limit"] = tuple(options["dt_limit"])
     out = backends.run(SSD, {**_required(call, names[:-1]), **options}, segments, _chunk_size(call))
     return (out, None) if call.get("return_final_states") else out
 

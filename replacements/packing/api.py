@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 from replacements.packing.checking import check, judged
 from replacements.packing.guard import PackingRefusedError
 from replacements.packing.runtime import attach
+from replacements.packing.verification import verify
 
 if TYPE_CHECKING:
     from torch import nn
 
     Model = TypeVar("Model", bound=nn.Module)
 
-__all__ = ["check", "pack"]
+__all__ = ["check", "pack", "verify"]
 
 
 def pack(model: Model) -> Model:

@@ -42,9 +42,8 @@ def find_documents(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[S
     Raises:
         BoundaryError: The boundaries do not fit a batch of this shape.
     """
-    positions = _positions_on_host(kwargs, rows, length)
+    restarts = _restarts(kwargs, rows, length)
     starts = _explicit_starts(kwargs, rows, length)
-    restarts = None if positions is None else _starts_of_changes(positions, step=1)
     if starts is None:
         starts = restarts
     if starts is None or len(starts) == rows:
@@ -77,19 +76,38 @@ def _explicit_starts(kwargs: Mapping[str, Any], rows: int, length: int) -> np.nd
     return None
 
 
-def _positions_on_host(kwargs: Mapping[str, Any], rows: int, length: int) -> np.ndarray | None:
-    """The text positions, where they can tell documents apart.
+def _restarts(kwargs: Mapping[str, Any], rows: int, length: int) -> np.ndarray | None:
+    """Where the positions of text restart, in flat indices; `None` without positions.
 
-    They cannot in padded rows, where they count the tokens behind the padding, nor beside a cache, where they go on
-    from an earlier call; reading them there would also cost generation a synchronisation for every token.
+    One token is never packed: generation is spared a synchronisation for every token. In padded rows the positions
+    count the tokens that the mask keeps, so restarts are looked for among those, and padding is set apart.
     """
     positions = kwargs.get("position_ids")
-    explicit = any(kwargs.get(name) is not None for name in EXPLICIT)
-    if positions is None or length == 1 or any(kwargs.get(name) is not None for name in CACHES):
+    if positions is None or length == 1:
         return None
-    if not explicit and _has_padding(kwargs.get("attention_mask")):
+    positions = _rows_on_host(text_plane(positions), rows, length, "position_ids")
+    kept = _kept_on_host(kwargs.get("attention_mask"), rows, length)
+    if kept is None:
+        return _starts_of_changes(positions, step=1)
+    return _restarts_among(positions, kept)
+
+
+def _restarts_among(positions: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    follows = np.diff(positions, axis=1) == 1
+    both = kept[:, 1:] & kept[:, :-1]
+    if not np.any(both & ~follows):  # padded rows of one document each
+        return np.arange(len(positions)) * positions.shape[1]
+    changed = np.ones(positions.shape, dtype=bool)
+    changed[:, 1:] = (both & ~follows) | (kept[:, 1:] != kept[:, :-1])
+    return np.flatnonzero(changed)
+
+
+def _kept_on_host(attention_mask: Any, rows: int, length: int) -> np.ndarray | None:
+    """Which tokens a two-dimensional mask keeps; `None` if it keeps all, or is of another kind and says nothing."""
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
         return None
-    return _rows_on_host(text_plane(positions), rows, length, "position_ids")
+    kept = _host(attention_mask).astype(bool)[:, -length:]
+    return None if kept.shape != (rows, length) or kept.all() else kept
 
 
 def text_plane(position_ids: torch.Tensor) -> torch.Tensor:
@@ -134,15 +152,6 @@ def _rows_on_host(value: torch.Tensor, rows: int, length: int, name: str) -> np.
 
 def _host(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _has_padding(attention_mask: Any) -> bool:
-    """Whether a mask hides tokens: then the positions count real tokens and do not say where documents start."""
-    if attention_mask is None:
-        return False
-    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
-        return True
-    return not bool(attention_mask.all())
 
 
 def _shown(values: np.ndarray) -> str:

@@ -36,6 +36,7 @@ class Scope:
         length: Tokens per row, `T`.
         mixer: The mixer that is running, as its hook says.
         used: For each mixer that ran, the ops in which it used the boundaries.
+        strayed: Whether a kernel was called outside of the mixers: by another model, or by a mixer past its hooks.
         frame: The call that the scope lives for, while it is open.
     """
 
@@ -47,6 +48,7 @@ class Scope:
     previous: Scope | None = None
     mixer: Any = None
     used: dict[Any, set[str]] = field(default_factory=dict)
+    strayed: bool = False
     frame: FrameType | None = None
 
     @property

@@ -29,7 +29,7 @@ from torch import nn
 
 from replacements.packing.adapters import KERNELS
 from replacements.packing.boundaries import EXPLICIT
-from replacements.packing.current import current
+from replacements.packing.current import Scope, current
 from replacements.packing.families import CONV, SEQ_IDX
 from replacements.packing.masks import sees_documents
 from replacements.packing.structure import is_row_convolution
@@ -105,8 +105,7 @@ class MethodPoint(Point):
         @torch.compiler.disable
         @functools.wraps(original)
         def method(mixer: Any, *args: Any, **kwargs: Any) -> Any:
-            scope = current()
-            if scope is None or scope.segments is None:
+            if _scope_here() is None:
                 return original(mixer, *args, **kwargs)
             return packed(_WithoutFusedKernel(mixer), *args, **kwargs)
 
@@ -131,8 +130,7 @@ class KernelAttribute:
         kernel = vars(mixer).get(self.name, _MISSING)
         if kernel is _MISSING:
             raise AttributeError(f"{type(mixer).__name__!r} object has no attribute {self.name!r}")
-        scope = current()
-        return kernel if scope is None or scope.segments is None else with_boundaries(kernel, self.name)
+        return kernel if _scope_here() is None else with_boundaries(kernel, self.name)
 
     def __set__(self, mixer: Any, kernel: Any) -> None:
         vars(mixer)[self.name] = kernel
@@ -230,17 +228,30 @@ def unwrap_all() -> list[Point]:
     return kept
 
 
+def _scope_here() -> Scope | None:
+    """The current scope, where its boundaries are for this call: inside one of its own mixers.
+
+    Another model of the same family may run inside the forward that the scope is of; its mixers are not the scope's.
+    """
+    scope = current()
+    if scope is None or scope.segments is None:
+        return None
+    if scope.mixer is None:
+        scope.strayed = True
+        return None
+    return scope
+
+
 def with_boundaries(original: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
     """The original kernel, unless boundaries are current: then the op, through the adapter of its name."""
     kernel = KERNELS[name]
 
     @torch.compiler.disable  # which documents a row holds is not a constant of a compiled graph
     def call(*args: Any, **kwargs: Any) -> Any:
-        scope = current()
+        scope = _scope_here()
         if scope is None:
-            return original(*args, **kwargs)
-        if scope.segments is None:
-            return original(*args, **{key: value for key, value in kwargs.items() if key not in EXPLICIT})
+            said = EXPLICIT if current() is not None else ()
+            return original(*args, **{key: value for key, value in kwargs.items() if key not in said})
         result = kernel.adapter(scope.segments, *args, **kwargs)
         if result is not None:  # a fused kernel may decline, and the mixer goes on to the separate ones
             for op in kernel.ops:

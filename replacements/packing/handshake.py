@@ -27,7 +27,7 @@ def check_handshake(scope: Scope, mixers: dict[nn.Module, Mixer]) -> None:
     """
     missing = {}
     for module, mixer in mixers.items():
-        used = scope.used.get(module)
+        used = scope.used.get(module, set() if scope.strayed else None)  # it may have run past its hooks
         if used is not None and not used.issuperset(mixer.ops):
             missing[mixer.name] = [op for op in mixer.ops if op not in used]
     if mixers and not scope.used:

@@ -28,9 +28,13 @@ def drop_attention_mask(kwargs: dict[str, Any], segments: Segments) -> None:
     causal cannot see them.
 
     Raises:
-        BoundaryError: The mask hides tokens in front of real tokens of their own document.
+        BoundaryError: The mask hides tokens in front of real tokens of their own document, or it is a prepared mask
+            that lets documents see each other.
     """
     mask = kwargs.get("attention_mask")
+    for given in mask.values() if isinstance(mask, dict) else [mask]:
+        if isinstance(given, torch.Tensor) and given.ndim == 4:
+            _check_prepared_mask(given, segments)
     if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
         return
     kept = mask.detach().cpu().numpy().astype(bool).ravel()
@@ -42,6 +46,20 @@ def drop_attention_mask(kwargs: dict[str, Any], segments: Segments) -> None:
             "on the right (`padding_side='right'`), or leave the mask out."
         )
     kwargs["attention_mask"] = None
+
+
+def _check_prepared_mask(mask: torch.Tensor, segments: Segments) -> None:
+    """Raises if a mask `[B, 1 or heads, T, T]`, boolean or added to the scores, joins documents."""
+    rows, length = segments.rows, segments.total // segments.rows
+    if mask.shape[-2:] != (length, length):
+        return
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    document = segments.seq_idx(mask.device).view(rows, 1, length)
+    if bool((allowed & (document[..., :, None] != document[..., None, :])).any()):
+        raise BoundaryError(
+            "`attention_mask` lets the documents of a packed row see each other. Make it block-diagonal, or leave it "
+            "out: attention then goes by the positions."
+        )
 
 
 def sees_documents(create_mask: Callable[..., Any]) -> Callable[..., Any]:

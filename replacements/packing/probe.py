@@ -96,7 +96,7 @@ def probe(model: nn.Module) -> Probe:
             "neighbour": _largest(packed[split:], moved[split:]),
             "apart": _largest(packed[split:], alone),
             "scale": _largest(packed[:split], moved[:split]),
-            "epsilon": _coarsest_epsilon(model),
+            "epsilon": coarsest_epsilon(model),
         }
         if seen["neighbour"] > _SAME_SHAPE_FLOOR:
             seen["control"] = _largest(packed[:split], _log_probs(model, _row(first, other[: len(second)]))[:split])
@@ -122,7 +122,7 @@ def why_not(model: nn.Module) -> str:
 def _documents(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Two documents, and another in place of the first; no token that the config gives a meaning to."""
     config = model.config.get_text_config()
-    special = set(_token_ids(model.config.to_dict()))
+    special = set(token_ids(model.config.to_dict()))
     ids = np.setdiff1d(np.arange(min(config.vocab_size, 4096)), np.array(sorted(special), dtype=np.int64))
     drawn = np.random.default_rng(0)
     device = model.get_input_embeddings().weight.device
@@ -130,10 +130,11 @@ def _documents(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return first, second, other
 
 
-def _token_ids(config: Mapping[str, Any]) -> Iterator[int]:
+def token_ids(config: Mapping[str, Any]) -> Iterator[int]:
+    """The tokens that a config gives a meaning to."""
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _token_ids(value)
+            yield from token_ids(value)
         elif str(name).endswith(("token_id", "token_index", "token_ids")):
             yield from (v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int) and v >= 0)
 
@@ -157,7 +158,7 @@ def _largest(one: torch.Tensor, other: torch.Tensor) -> float:
     return float(difference.max()) if bool(difference.isfinite().all()) else float("inf")
 
 
-def _coarsest_epsilon(model: nn.Module) -> float:
+def coarsest_epsilon(model: nn.Module) -> float:
     """Spacing of the coarsest dtype that the model computes in; a GPU may round float32 products to TF32."""
     tf32 = 2.0**-10
     found = [tf32] if any(p.is_cuda for p in model.parameters()) else []

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from replacements.packing.current import Scope
 
-_ATTRIBUTE = "_gradient_checkpointing_func"
+#: Where a module keeps its checkpointing function: transformers' layers, and torch's `CheckpointWrapper` (FSDP).
+_ATTRIBUTES = ("_gradient_checkpointing_func", "checkpoint_fn")
 
 
 class BoundFunction:
@@ -56,14 +57,16 @@ def bind_checkpoints(modules: Iterable[nn.Module]) -> None:
     Checkpointing may be switched on, or its function replaced, at any time after the model was attached.
     """
     for module in modules:
-        function = vars(module).get(_ATTRIBUTE)
-        if function is not None and not isinstance(function, BoundCheckpoint):
-            setattr(module, _ATTRIBUTE, BoundCheckpoint(function))
+        for name in _ATTRIBUTES:
+            function = vars(module).get(name)
+            if function is not None and not isinstance(function, BoundCheckpoint):
+                setattr(module, name, BoundCheckpoint(function))
 
 
 def release_checkpoints(modules: Iterable[nn.Module]) -> None:
     """Puts the original checkpointing functions back."""
     for module in modules:
-        function = vars(module).get(_ATTRIBUTE)
-        if isinstance(function, BoundCheckpoint):
-            setattr(module, _ATTRIBUTE, function.original)
+        for name in _ATTRIBUTES:
+            function = vars(module).get(name)
+            if isinstance(function, BoundCheckpoint):
+                setattr(module, name, function.original)

@@ -7,7 +7,6 @@ the outer forward call it directly. Whichever is entered first opens a scope, an
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,20 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from replacements.kernels.causal_conv1d import causal_conv1d
-from replacements.kernels.segments import Segments
-from replacements.packing import dispatch
-from replacements.packing.boundaries import (
-    CACHES,
-    BoundaryError,
-    find_documents,
-    segments_to_positions,
-    segments_to_seq_idx,
+from replacements.packing import adapters, dispatch
+from replacements.packing.arguments import (
+    by_name,
+    device_of,
+    expand_for_flash_attention,
+    isolate,
+    shape_of,
+    show_text_plane,
+    uses_flash_attention,
 )
+from replacements.packing.boundaries import BoundaryError, find_documents, segments_to_seq_idx
 from replacements.packing.current import Scope, current, enter, leave
 from replacements.packing.families import CONV, SEQ_IDX
 from replacements.packing.handshake import check_handshake
-from replacements.packing.masks import drop_attention_mask
 from replacements.packing.recompute import bind_checkpoints, release_checkpoints
 from replacements.packing.structure import Anatomy
 
@@ -46,7 +45,7 @@ class Runtime:
         backbone: The module that holds the decoder layers.
         mixers: Every recurrent mixer.
         packed_forwards: How many forwards held more than one document.
-        checked: Whether the handshake has been made.
+        checks: Whether every packed forward is held to the handshake; off only to look at a leak.
         watch: Called with the arguments of each forward whose rows are single documents; may raise.
     """
 
@@ -55,13 +54,28 @@ class Runtime:
         self.model = model
         self.backbone = anatomy.backbone
         self.mixers = anatomy.mixers
-        self.checkpointed = [module for module in model.modules() if hasattr(module, "gradient_checkpointing")]
         self.packed_forwards = 0
-        self.checked = False
+        self.checks = True
         self.watch: Callable[[Mapping[str, Any]], None] | None = None
         self._handles: list[Any] = []
+        self._wrapped = False
         self._register()
         _attached.add(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or one that was saved: its hooks came along, the dispatch points of this process may not have."""
+        vars(self).update(state, _wrapped=False)
+        _attached.add(self)
+
+    def reach_kernels(self) -> None:
+        """Wraps the dispatch points of the mixers, the first time it is asked."""
+        if not self._wrapped:
+            dispatch.wrap(dispatch.points_of(self.mixers))
+            self._wrapped = True
+
+    def hold(self, handles: list[Any]) -> None:
+        """Keeps the handles of further hooks, which go when the runtime does."""
+        self._handles.extend(handles)
 
     def _register(self) -> None:
         for door in {id(m): m for m in (self.model, self.backbone)}.values():
@@ -78,36 +92,46 @@ class Runtime:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        release_checkpoints(self.checkpointed)
+        release_checkpoints(self.model.modules())
         vars(self.model).pop(_ATTRIBUTE, None)
 
     @torch.compiler.disable
     def _open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        args, kwargs = _by_name(module, args, kwargs)
-        rows, length = _shape(args, kwargs)
+        if getattr(module, "_is_replica", False):
+            raise BoundaryError(
+                "Packed rows cannot be trained under `nn.DataParallel`, which runs copies of the model in threads. "
+                "Launch with `torchrun` or `accelerate launch`, or make one GPU visible (CUDA_VISIBLE_DEVICES)."
+            )
+        args, kwargs = by_name(module, args, kwargs)
+        rows, length = shape_of(args, kwargs)
+        segments, agree = self._documents(module, kwargs, rows, length)
+        self.reach_kernels()
+        bind_checkpoints(self.model.modules())
+        enter(Scope(self, module, segments, rows, length))
+        kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
+        if segments is not None:
+            isolate(module, kwargs, segments, agree)
+            if module is self.backbone:
+                show_text_plane(kwargs, segments)
+                if uses_flash_attention(module):
+                    expand_for_flash_attention(kwargs, segments)
+        return args, kwargs
+
+    def _documents(self, door: nn.Module, kwargs: dict[str, Any], rows: int, length: int) -> Any:
+        """The documents of a batch at a door: those of the door above, if it found any, else what is said here."""
         above = current()
-        inherited = above is not None and above.owner is self and module is not above.door
-        if inherited and not any(kwargs.get(name) is not None for name in _CONSUMED):
-            segments, agree = above.segments, True
-            if segments is not None and (rows, length) != (above.rows, above.length):
-                raise BoundaryError(
-                    f"The model turned a packed batch of [{above.rows}, {above.length}] tokens into [{rows}, {length}] "
-                    "before its layers. Tokens added by the model (prompt tuning) cannot be combined with packing."
-                )
-        else:
+        inherits = above is not None and above.owner is self and door is not above.door and above.segments is not None
+        if not inherits or any(kwargs.get(name) is not None for name in _CONSUMED):
             segments, agree = find_documents(kwargs, rows, length)
             if segments is None and self.watch is not None:
                 self.watch(kwargs)
-        enter(Scope(self, module, segments, rows, length))
-        bind_checkpoints(self.checkpointed)
-        kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
-        if segments is not None:
-            _isolate(module, kwargs, segments, agree)
-            if module is self.backbone:
-                _show_text_plane(kwargs, segments)
-            if module is self.backbone and _uses_flash_attention(module):
-                _expand_for_flash_attention(kwargs, segments)
-        return args, kwargs
+            return segments, agree
+        if (rows, length) != (above.rows, above.length):
+            raise BoundaryError(
+                f"The model turned a packed batch of [{above.rows}, {above.length}] tokens into [{rows}, {length}] "
+                "before its layers. Tokens added by the model (prompt tuning) cannot be combined with packing."
+            )
+        return above.segments, True
 
     @torch.compiler.disable
     def _close(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -115,13 +139,14 @@ class Runtime:
         if scope is None or scope.segments is None or module is not self.backbone or output is None:
             return
         self.packed_forwards += 1
-        if not self.checked:
+        if self.checks:
             check_handshake(scope, self.mixers)
-            self.checked = True
 
     @torch.compiler.disable
     def _enter_mixer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = current()
+        if scope is None:
+            self._refuse_lost_scope(module)
         if scope is None or scope.owner is not self:
             return None
         scope.mixer = module
@@ -129,7 +154,15 @@ class Runtime:
         if scope.segments is None or SEQ_IDX not in self.mixers[module].ops:
             return None
         scope.record(SEQ_IDX)
-        return args, {**kwargs, "seq_idx": segments_to_seq_idx(scope.segments, _device(args, kwargs))}
+        return args, {**kwargs, "seq_idx": segments_to_seq_idx(scope.segments, device_of(args, kwargs))}
+
+    def _refuse_lost_scope(self, module: nn.Module) -> None:
+        """A recomputation that carries no scope, after packed rows, would silently join their documents."""
+        if self.packed_forwards and torch._C._current_graph_task_id() != -1:
+            raise BoundaryError(
+                f"{self.mixers[module].name} is recomputed during backward by a checkpointing function that cannot be "
+                "given the document boundaries of its forward. Use transformers' own (`gradient_checkpointing=True`)."
+            )
 
     @torch.compiler.disable
     def _isolate_convolution(self, module: nn.Conv1d, args: tuple[Any, ...], output: torch.Tensor) -> Any:
@@ -138,7 +171,7 @@ class Runtime:
         if scope is None or scope.owner is not self or scope.segments is None:
             return None
         scope.record(CONV)
-        isolated = causal_conv1d(args[0], module.weight.squeeze(1), module.bias, scope.segments)
+        isolated = adapters.causal_conv1d(scope.segments, args[0], module.weight.squeeze(1), module.bias)
         return nn.functional.pad(isolated, (0, output.shape[-1] - isolated.shape[-1]))
 
     @torch.compiler.disable
@@ -153,7 +186,7 @@ def attach(model: nn.Module) -> Runtime:
     runtime = vars(model).get(_ATTRIBUTE)
     if runtime is None:
         runtime = Runtime(model)
-        dispatch.wrap(dispatch.points_of(runtime.mixers))
+        runtime.reach_kernels()
         # Past nn.Module.__setattr__: the runtime holds modules, and must not be taken for a submodule.
         object.__setattr__(model, _ATTRIBUTE, runtime)
     return runtime
@@ -169,76 +202,3 @@ def detach_all() -> None:
 def runtime_of(model: nn.Module) -> Runtime | None:
     """The runtime attached to `model`, or `None`."""
     return vars(model).get(_ATTRIBUTE)
-
-
-def _isolate(module: nn.Module, kwargs: dict[str, Any], segments: Segments, positions_agree: bool) -> None:
-    """Sets the arguments without which attention does not keep the documents of a row apart."""
-    if any(kwargs.get(name) is not None for name in CACHES):
-        raise BoundaryError(
-            "A packed row was given a cache: its documents cannot be continued from, or leave behind, one state. "
-            "Leave the cache out of calls with packed rows."
-        )
-    accepted = _parameters(module)
-    drop_attention_mask(kwargs, segments)
-    if "use_cache" in accepted or accepted["**"]:
-        kwargs["use_cache"] = False
-    if not positions_agree and ("position_ids" in accepted or accepted["**"]):
-        kwargs["position_ids"] = segments_to_positions(segments, _device((), kwargs))
-
-
-def _show_text_plane(kwargs: dict[str, Any], segments: Segments) -> None:
-    """Puts the text positions in front of the three planes of multimodal rope.
-
-    Decoders with multimodal rope build the attention mask from a fourth plane, and without it from no positions at
-    all: attention would not see the documents.
-    """
-    positions = kwargs.get("position_ids")
-    if positions is not None and positions.ndim == 3 and positions.shape[0] == 3:
-        text = segments_to_positions(segments, positions.device).to(positions.dtype)
-        kwargs["position_ids"] = torch.cat([text[None].expand(1, *positions.shape[1:]), positions])
-
-
-def _uses_flash_attention(module: nn.Module) -> bool:
-    return "flash" in str(getattr(module.config, "_attn_implementation", None))
-
-
-def _expand_for_flash_attention(kwargs: dict[str, Any], segments: Segments) -> None:
-    """The boundaries as variable-length attention takes them, so that no layer has to read them off the device."""
-    kwargs["cu_seq_lens_q"] = kwargs["cu_seq_lens_k"] = segments.cu_seqlens(_device((), kwargs))
-    kwargs["max_length_q"] = kwargs["max_length_k"] = segments.longest
-
-
-def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    return next(value.device for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-
-
-def _by_name(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional arguments under their names, so that a door can read and set them."""
-    if not args:
-        return args, dict(kwargs)
-    names = [name for name in _parameters(module) if name != "**"]
-    if len(names) < len(args):
-        return args, dict(kwargs)
-    return (), {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _parameters(module: nn.Module) -> dict[str, bool]:
-    """Names a module's forward takes by keyword, and under `**` whether it takes any."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    named = {p.name: True for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
-    named["**"] = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return named
-
-
-def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    for name in ("input_ids", "inputs_embeds"):
-        if isinstance(kwargs.get(name), torch.Tensor):
-            return kwargs[name].shape[0], kwargs[name].shape[1]
-    if args and isinstance(args[0], torch.Tensor):
-        return args[0].shape[0], args[0].shape[1]
-    raise BoundaryError(
-        "A model with packing attached was called without `input_ids` or `inputs_embeds`; the documents of the "
-        "row cannot be found. Pass one of them by keyword."
-    )

@@ -27,19 +27,28 @@ def prepare(trainer: Any) -> None:
         return
     if verdict.action == "pack":
         request_boundaries(trainer.data_collator)
-        attach(trainer.model).watch = _watch(trainer)
+        attach(trainer.model).watch = _Watch(trainer)
     elif verdict.action == "leave" and columns_of(trainer.train_dataset) is None:
         refuse_packed_rows(trainer.data_collator)
 
 
-def _watch(trainer: Any) -> Any:
-    """A check of forwards whose rows are said to be single documents: whether it was our collator that said so."""
-    owner, expected = weakref.ref(trainer), weakref.ref(trainer.data_collator)
+class _Watch:
+    """Of forwards whose rows are said to be single documents: whether it was our collator that said so.
 
-    def check(kwargs: Mapping[str, Any]) -> None:
-        built = owner()
+    A copied or saved model leaves it behind: it belongs to the trainer.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer, self.collator = weakref.ref(trainer), weakref.ref(trainer.data_collator)
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return type(None), ()
+
+    def __call__(self, kwargs: Mapping[str, Any]) -> None:
+        """Raises if the collator of the trainer was replaced by one that says nothing of documents."""
+        built = self.trainer()
         says = any(kwargs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
-        if says or built is None or built.data_collator is expected():
+        if says or built is None or built.data_collator is self.collator():
             return
         if torch.is_grad_enabled() or kwargs.get("labels") is not None:
             raise CollatorReplacedError(
@@ -48,5 +57,3 @@ def _watch(trainer: Any) -> Any:
                 "trainer with `packing=False, padding_free=False`, or let it emit `seq_idx` or `position_ids` that "
                 "restart at each document."
             )
-
-    return check

@@ -49,7 +49,7 @@ def prepare(sft_trainer: Any) -> None:
     trainer.prepare(sft_trainer)
     runtime = runtime_of(sft_trainer.model)
     if runtime is not None:
-        runtime._handles.extend(stand_by(sft_trainer.model))
+        runtime.hold(stand_by(sft_trainer.model))
 
 
 def stand_by(model: Any) -> list[Any]:

@@ -96,7 +96,7 @@ def _examined(subject: _Subject) -> Report:
     encoder = verdict.reason is not None and verdict.reason.name == "ENCODER_DECODER"
     notes = list(subject.notes)
     stock_nats = patched_nats = stock = patched = None
-    with rows.undisturbed(model):
+    with rows.evaluating(model), torch.no_grad():
         if not encoder:
             with rows.stock(model):
                 stock_nats, stock = _measured(model, notes, seq_idx=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from replacements.packing.probe import token_ids
 from replacements.packing.runtime import attach, runtime_of
 
 #: Tokens of the two documents. The first ends inside a chunk of 64, and the row crosses the edge of one.
@@ -36,7 +37,7 @@ class Rows:
     @classmethod
     def of(cls, model: nn.Module) -> Rows:
         """Rows of random tokens, none of which the config gives a meaning to."""
-        special = np.array(sorted(_token_ids(model.config.to_dict())), dtype=np.int64)
+        special = np.array(sorted(token_ids(model.config.to_dict())), dtype=np.int64)
         vocabulary = np.setdiff1d(np.arange(min(model.config.get_text_config().vocab_size, 4096)), special)
         drawn = np.random.default_rng(0).choice(vocabulary, size=(3, FIRST + SECOND))
         neighbour, inside = drawn[0].copy(), drawn[0].copy()
@@ -62,18 +63,15 @@ def log_probs(model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, and libraries that say nothing; modes and random states are put back."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards each module is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
-    with ExitStack() as stack:
-        stack.enter_context(quiet())
-        stack.enter_context(torch.no_grad())
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager
@@ -106,7 +104,7 @@ def stock(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         again = attach(model)
-        again.watch, again.checked, again.packed_forwards = runtime.watch, runtime.checked, runtime.packed_forwards
+        again.watch, again.packed_forwards = runtime.watch, runtime.packed_forwards
 
 
 @contextmanager
@@ -119,11 +117,3 @@ def patched(model: nn.Module) -> Iterator[None]:
     finally:
         if ours:
             runtime.detach()
-
-
-def _token_ids(config: dict[str, Any]) -> Iterator[int]:
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from _token_ids(value)
-        elif str(name).endswith(("token_id", "token_index", "token_ids")):
-            yield from (v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int) and v >= 0)

@@ -1,0 +1,123 @@
+"""`patcher.verify`: packed against alone, on the user's own model and data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from replacements.packing.checking import judged, rows, source
+from replacements.packing.checking.errors import CannotCheckError, one_line
+from replacements.packing.probe import coarsest_epsilon
+from replacements.packing.situation import unwrapped
+from replacements.packing.verdict import logger
+from replacements.packing.verification.documents import encode
+from replacements.packing.verification.measure import Difference, Runner
+from replacements.packing.verification.report import Document, Verification
+
+
+def verify(
+    model: nn.Module | str | os.PathLike[str],
+    documents: Iterable[Any],
+    *,
+    tokenizer: Any = None,
+    max_length: int = 1024,
+    gradients: bool = True,
+    trust_remote_code: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Packs documents and compares each with itself alone: log-probabilities, loss and gradients.
+
+    How far a document may be from itself alone is read off the model: the same document in another batch shape. Each
+    document costs some forwards and backwards of its row; a few dozen say enough.
+
+    Args:
+        model: A causal language model; or a folder or hub id with weights.
+        documents: Token ids, texts, or mappings with `input_ids`, `messages` or `text`.
+        tokenizer: For texts and messages.
+        max_length: Tokens of a row; longer documents are cut.
+        gradients: Whether gradients are compared: of the parameters that require them.
+        trust_remote_code: Whether code that comes with the model may run.
+        progress: Called after each document with how many are done, and of how many.
+
+    Raises:
+        CannotCheckError: There is no such model, or there are no documents.
+    """
+    with rows.quiet():
+        if not isinstance(model, nn.Module):
+            name, model = os.fspath(model), _load(model, trust_remote_code)
+        else:
+            name = type(unwrapped(model)).__name__
+        encoded = [encode(document, tokenizer)[:max_length] for document in documents]
+        encoded = [document for document in encoded if document]
+        if not encoded:
+            raise CannotCheckError("there are no documents to verify with", "a few dozen of your own")
+        return _verified(name, model, _rows(encoded, max_length), gradients, progress or (lambda done, of: None))
+
+
+def _load(reference: str | os.PathLike[str], trust_remote_code: bool) -> nn.Module:
+    found = source.find(reference, trust_remote_code)
+    if found.weights is None:
+        raise CannotCheckError(
+            f"{found.name} has no weights on this machine", f"patcher check {found.name}, which needs none"
+        )
+    return found.load(trust_remote_code).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _rows(documents: Sequence[Sequence[int]], max_length: int) -> list[list[Sequence[int]]]:
+    """The documents in order, as many in each row as fit."""
+    packed: list[list[Sequence[int]]] = [[]]
+    for document in documents:
+        if packed[-1] and sum(map(len, packed[-1])) + len(document) > max_length:
+            packed.append([])
+        packed[-1].append(document)
+    return packed
+
+
+def _verified(
+    name: str,
+    model: nn.Module,
+    packed: list[list[Sequence[int]]],
+    gradients: bool,
+    progress: Callable[[int, int], None],
+) -> Verification:
+    verdict = judged(model)
+    errors: list[str] = []
+    found: list[Document] = []
+    total = sum(map(len, packed))
+    with rows.evaluating(model):
+        runner = Runner(model, gradients)
+        for number, row in enumerate(packed):
+            for place in range(len(row)):
+                found.append(_document(runner, row, (number, place), verdict.action == "pack", errors))
+                progress(len(found), total)
+    notes = []
+    if all(len(row) == 1 for row in packed):
+        notes.append("No two documents share a row, so nothing was tried: raise the length of rows.")
+    if gradients and not runner.trained:
+        notes.append("No parameter requires gradients, so none were compared.")
+    return Verification(name, verdict, tuple(found), coarsest_epsilon(model), "".join(errors[:1]), tuple(notes))
+
+
+def _document(
+    runner: Runner, row: list[Sequence[int]], where: tuple[int, int], packs: bool, errors: list[str]
+) -> Document:
+    document, place = row[where[1]], where[1]
+    stock = patched = None
+    with rows.stock(runner.model):
+        alone = runner.alone(document)
+        shapes = [Difference.between(other, alone) for other in runner.elsewhere(document)]
+        if not errors:
+            try:
+                stock = Difference.between(runner.packed(row, place, seq_idx=False), alone)
+            except Exception as error:  # releases refuse packed rows in their own ways; said once
+                logger.debug("The stock model could not run a packed row.", exc_info=True)
+                errors.append(one_line(error))
+    if packs:
+        with rows.patched(runner.model):
+            patched = Difference.between(runner.packed(row, place, seq_idx=True), alone)
+    scale = float(alone.log_probs.abs().mean())
+    return Document(*where, len(document), alone.loss, scale, shapes[0].larger(shapes[1]), stock, patched)
