@@ -49,7 +49,10 @@ def leave() -> None:
     from patcher._places import Swap
 
     for record in _ledger.records():
-        if record.rewrite.name.startswith(_NAME) and record.seen_state == _ledger.COVERED:
+        if not record.rewrite.name.startswith(_NAME):
+            continue
+        record.reason = ""
+        if record.seen_state == _ledger.COVERED:
             try:
                 function, swaps, _ = _references.find(record.rewrite)
             except PatchError:
