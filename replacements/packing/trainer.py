@@ -10,6 +10,7 @@ import torch
 
 from replacements.packing.boundaries import EXPLICIT
 from replacements.packing.collator import refuse_packed_rows, request_boundaries
+from replacements.packing.reporting import report
 from replacements.packing.runtime import attach
 from replacements.packing.situation import columns_of, completes
 
@@ -21,15 +22,17 @@ class CollatorReplacedError(RuntimeError):
 def prepare(trainer: Any) -> None:
     """Attaches the runtime to a finished trainer whose verdict is to pack; leaves every other trainer alone."""
     verdict = vars(trainer).get("_patcher_verdict")
-    if verdict is None or not completes(trainer.data_collator):
-        if verdict is not None and verdict.action == "pack":
-            attach(trainer.model)
+    if verdict is None:
         return
+    ours = completes(trainer.data_collator)
     if verdict.action == "pack":
-        request_boundaries(trainer.data_collator)
-        attach(trainer.model).watch = _Watch(trainer)
-    elif verdict.action == "leave" and columns_of(trainer.train_dataset) is None:
+        runtime = attach(trainer.model)
+        if ours:
+            request_boundaries(trainer.data_collator)
+            runtime.watch = _Watch(trainer)
+    elif verdict.action == "leave" and ours and columns_of(trainer.train_dataset) is None:
         refuse_packed_rows(trainer.data_collator)
+    report(trainer, verdict)
 
 
 class _Watch:

@@ -94,17 +94,21 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def stock(model: nn.Module) -> Iterator[None]:
-    """The model without its runtime, if it has one."""
+    """The model without the hooks of its runtime, if it has one; they are put back in their order."""
     runtime = runtime_of(model)
-    if runtime is None:
-        yield
-        return
-    runtime.detach()
+    handles = [] if runtime is None else runtime._handles
+    ours = {handle.id for handle in handles}
+    tables = [table for handle in handles if (table := handle.hooks_dict_ref()) is not None]
+    kept = [(table, dict(table)) for table in {id(table): table for table in tables}.values()]
+    for table, hooks in kept:
+        for key in ours & hooks.keys():
+            del table[key]
     try:
         yield
     finally:
-        again = attach(model)
-        again.watch, again.packed_forwards = runtime.watch, runtime.packed_forwards
+        for table, hooks in kept:
+            table.clear()
+            table.update(hooks)
 
 
 @contextmanager

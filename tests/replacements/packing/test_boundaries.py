@@ -112,8 +112,8 @@ def test_boundaries_of_another_length_than_the_batch():
         find_documents({"seq_idx": numbers(3, 4)}, 1, 9)
 
 
-def test_positions_beside_a_cache_go_on_from_an_earlier_call():
-    assert lengths_of({"position_ids": positions(2, 2), "past_key_values": object()}, 1, 4) is None
+def test_positions_that_go_on_from_an_earlier_call_are_one_document():
+    assert lengths_of({"position_ids": positions(9)[:, 4:], "past_key_values": object()}, 1, 5) is None
 
 
 def test_a_million_tokens():
@@ -121,3 +121,15 @@ def test_a_million_tokens():
     segments, agree = find_documents({"position_ids": positions(*lengths)}, 1, sum(lengths))
     assert segments.count == len(lengths)
     assert agree
+
+
+def test_restarts_among_the_tokens_a_mask_keeps():
+    """A packed row that is padded on the right, with positions of its own behind the end."""
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
+    row = torch.tensor([[0, 1, 0, 1, 2, 0, 0]])
+    assert lengths_of({"position_ids": row, "attention_mask": mask}, 1, 7) == [2, 3, 2]
+
+
+@pytest.mark.parametrize("mask", [torch.ones(1, 1, 5, 5).tril(), {"full_attention": torch.ones(1, 1, 5, 5)}])
+def test_a_prepared_mask_does_not_hide_restarts(mask):
+    assert lengths_of({"position_ids": positions(2, 3), "attention_mask": mask}, 1, 5) == [2, 3]

@@ -3,6 +3,7 @@
 import pytest
 
 from replacements.packing import dispatch
+from replacements.packing.boundaries import BoundaryError
 from replacements.packing.recompute import BoundCheckpoint
 from replacements.packing.runtime import attach
 from tests.support.models import gradients, log_probs, packed_row, relative_error, tiny_model, token_documents
@@ -87,3 +88,33 @@ def test_recomputation_in_another_thread_sees_its_boundaries(model):
     worker.start()
     worker.join()
     assert relative_error(gradients(model), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("form", ["REENTRANT", "NO_REENTRANT"])
+def test_checkpoints_that_torch_put_around_the_layers(model, form):
+    """What FSDP's activation checkpointing does, after the runtime was attached."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapping
+
+    attach(model)
+    (loss(model, FIRST) + 2 * loss(model, SECOND)).backward()
+    expected = gradients(model)
+    for number, layer in enumerate(model.model.layers):
+        model.model.layers[number] = wrapping.checkpoint_wrapper(layer, wrapping.CheckpointImpl[form])
+    if form == "REENTRANT":
+        model.enable_input_require_grads()
+    (loss(model, FIRST) + 2 * loss(model, SECOND)).backward()
+    got = {name.replace("_checkpoint_wrapped_module.", ""): g for name, g in gradients(model).items()}
+    assert relative_error(got, expected) <= 1e-5
+
+
+def test_a_recomputation_without_boundaries_stops(model):
+    from torch.utils.checkpoint import checkpoint
+
+    attach(model)
+    loss(model, FIRST)
+    layer = model.model.layers[0]
+    forward = layer.forward
+    layer.forward = lambda hidden, **kw: checkpoint(lambda h: forward(h, **kw), hidden, use_reentrant=False)
+    model.train()
+    with pytest.raises(BoundaryError, match="gradient_checkpointing=True"):
+        loss(model, FIRST).backward()

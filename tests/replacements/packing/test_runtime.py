@@ -1,6 +1,7 @@
 """What the hooks leave behind: nothing, whatever happens inside."""
 
 import copy
+import io
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from replacements.packing import dispatch
 from replacements.packing.boundaries import BoundaryError
 from replacements.packing.current import current
+from replacements.packing.handshake import HandshakeError
 from replacements.packing.runtime import attach, detach_all, runtime_of
 from tests.support.models import log_probs, log_probs_apart, packed_row, tiny_model, token_documents
 
@@ -174,3 +176,102 @@ def test_attaching_twice_is_attaching_once(model):
     points = dict(dispatch._wrapped)
     assert attach(model) is runtime
     assert dispatch._wrapped == points
+
+
+class Outer(torch.nn.Module):
+    """A wrapper that names nothing, and may find the positions itself."""
+
+    def __init__(self, model, positions=None):
+        super().__init__()
+        self.model, self.positions, self.config = model, positions, model.config
+
+    def forward(self, *args, **kwargs):
+        if self.positions is not None:
+            kwargs["position_ids"] = self.positions
+        return self.model(*args, **kwargs)
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["placed", "found within"])
+def test_boundaries_that_only_the_inner_door_can_see(model, within):
+    outer = Outer(model, ROW["position_ids"] if within else None)
+    arguments = (ROW["input_ids"],) if within else (ROW["input_ids"], None, ROW["position_ids"])
+    with torch.no_grad():
+        apart = log_probs_apart(model, DOCUMENTS)
+        attach(outer)
+        assert (outer(*arguments).logits[0].log_softmax(-1) - apart).abs().max() <= 1e-4
+
+
+def test_a_prepared_mask_that_joins_documents_is_refused(model):
+    attach(model)
+    causal = torch.ones(1, 1, 33, 33, dtype=torch.bool).tril()
+    with pytest.raises(BoundaryError, match="block-diagonal"):
+        log_probs(model, **ROW, attention_mask=causal)
+
+
+def test_a_prepared_mask_that_keeps_documents_apart_is_used(model):
+    with torch.no_grad():
+        apart = log_probs_apart(model, DOCUMENTS)
+        attach(model)
+        document = ROW["seq_idx"][0]
+        mask = (document[:, None] == document[None, :]).tril()[None, None]
+        assert (log_probs(model, **ROW, attention_mask=mask) - apart).abs().max() <= 1e-4
+
+
+def test_kernels_put_back_after_the_first_step_are_noticed(model):
+    attach(model)
+    with torch.no_grad():
+        log_probs(model, **ROW)
+        dispatch.unwrap_all()
+        with pytest.raises(HandshakeError):
+            log_probs(model, **ROW)
+
+
+def test_a_copy_goes_when_everything_is_taken_back(model):
+    attach(model)
+    copied = copy.deepcopy(model)
+    detach_all()
+    assert runtime_of(copied) is None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in copied.modules())
+
+
+def test_a_loaded_model_reaches_its_kernels_again(model):
+    attach(model)
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    with torch.no_grad():
+        expected = log_probs(model, **ROW)
+        detach_all()
+        saved.seek(0)
+        loaded = torch.load(saved, weights_only=False)
+        assert torch.equal(log_probs(loaded, **ROW), expected)
+
+
+def test_another_model_inside_a_packed_forward_runs_as_stock(model):
+    """A teacher that nobody attached, of the same family and on a row of the same shape."""
+    teacher, seen = tiny_model("qwen3_5", seed=1), []
+    with torch.no_grad():
+        expected = teacher(input_ids=ROW["input_ids"], use_cache=False).logits
+        apart = log_probs_apart(model, DOCUMENTS)
+        attach(model)
+        model.model.layers[1].register_forward_pre_hook(
+            lambda *_: seen.append(teacher(input_ids=ROW["input_ids"], use_cache=False).logits)
+        )
+        packed = log_probs(model, **ROW)
+    assert torch.equal(seen[0], expected)
+    assert (packed - apart).abs().max() <= 1e-4
+
+
+def test_a_mixer_called_past_its_hooks_is_noticed(model):
+    attach(model)
+    layer = model.model.layers[0].linear_attn
+    model.model.layers[0].linear_attn = torch.nn.Identity()
+    model.model.layers[0].linear_attn.forward = layer.forward
+    with pytest.raises(HandshakeError, match=r"layers\.0"):
+        log_probs(model, **ROW)
+
+
+def test_data_parallel_copies_are_refused(model):
+    attach(model)
+    model._is_replica = True
+    with pytest.raises(BoundaryError, match="DataParallel"):
+        log_probs(model, **ROW)
