@@ -61,16 +61,19 @@ class Check:
         fresh = again.changed or any(outcome not in (ALREADY, MISSED) for _, outcome in again.matched)
         return f"asked again, it was patched again: {again.matched}" if fresh else ""
 
-    def accepted_wrongly(self, text: str, site: Site) -> str:
+    def accepted_wrongly(self, text: str, site: Site, removed: bool = False) -> str:
         """Says what is wrong with how a meaning-changing mutant was taken; empty if it was refused as it should be.
 
         Args:
             text: the mutant.
             site: where the edit that must be refused landed in the original.
+            removed: whether what the anchor matched is gone without trace, so that nothing may be like it.
         """
         fault = self._accepted_wrongly(text, site)
-        # The nearest candidate may stand in another function of the module.
-        return self._accepted_wrongly(self.subject.whole(text), site) if fault == _NO_CANDIDATE else fault
+        if fault == _NO_CANDIDATE:
+            # The nearest candidate may stand in another function of the module.
+            fault = self._accepted_wrongly(self.subject.whole(text), site)
+        return "" if removed and fault == _NO_CANDIDATE else fault
 
     def _accepted_wrongly(self, text: str, site: Site) -> str:
         try:

@@ -68,7 +68,7 @@ def _examine(subject: Subject, package: str, version: str) -> list[Result]:
         fault = check.patched_wrongly(text, renamed)
         results.append(Result(package, version, name, kind, True, fault, text if fault else ""))
     for kind, text, site in drift_break.mutants(subject):
-        fault = check.accepted_wrongly(text, site)
+        fault = check.accepted_wrongly(text, site, removed=kind == "removed")
         results.append(Result(package, version, name, kind, False, fault, text if fault else ""))
     return results
 

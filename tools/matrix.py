@@ -100,8 +100,16 @@ def lane_here() -> Lane:
 
 
 def write(verdicts: list[matrix_judge.Verdict], folder: Path) -> None:
-    """Writes matrix.md and matrix.json."""
+    """Writes matrix.md and matrix.json; lanes that are in there and did not run now stay."""
     folder.mkdir(parents=True, exist_ok=True)
+    known = {lane.name: lane for lane in FULL}
+    old = json.loads((folder / "matrix.json").read_text("utf-8")) if (folder / "matrix.json").exists() else []
+    kept = {row["lane"]: matrix_judge.Verdict.of(known[row["lane"]], row) for row in old if row["lane"] in known}
+    named = kept | {verdict.lane.name: verdict for verdict in verdicts}
+    order = list(known)
+    verdicts = sorted(
+        named.values(), key=lambda verdict: order.index(verdict.lane.name) if verdict.lane.name in known else -1
+    )
     (folder / "matrix.md").write_text(matrix_judge.markdown(verdicts), "utf-8")
     rows = [verdict.row() for verdict in verdicts]
     (folder / "matrix.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")

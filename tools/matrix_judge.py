@@ -25,6 +25,11 @@ class Verdict:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, lane: Lane, row: dict) -> Verdict:
+        """Reads what `row` wrote."""
+        return cls(lane, *(row[name] for name in ("status", "reasons", "runs", "versions", "seconds")))
+
     def row(self) -> dict:
         """Returns the verdict as plain data for JSON."""
         names = {"lane": self.lane.name, "trl": self.lane.trl, "transformers": self.lane.transformers}

@@ -175,6 +175,13 @@ def test_a_convolution_called_in_line():
     assert family(source) == [(FOUND, "in line"), (FOUND, "global")]
 
 
+def test_a_convolution_class_of_the_module_is_known_to_be_padded():
+    source = "scan_fn = 1\nclass FamConv(nn.Conv1d):\n    pass\n"
+    source += "class FamMixer:\n    def __init__(self):\n        self.conv = FamConv(1)\n"
+    source += "    def forward(self, x):\n        return scan_fn(self.conv(x))\n"
+    assert family(source) == [(LOST, "padded"), (FOUND, "global")]
+
+
 def test_a_renamed_mixer_is_a_miss_that_names_what_is_there():
     found = list(drift_families.examine("class FamMixer2:\n    pass\n", ROW, KERNELS))
     assert {status for _, status, _, _ in found} == {MISS}

@@ -154,6 +154,15 @@ def test_the_program_runs_a_lane_and_writes_the_result(program, tmp_path):
     assert "1 passed, 0 failed" in done.output
 
 
+def test_lanes_that_did_not_run_keep_their_result(tmp_path):
+    other = Lane("1.9.2", "5.9.0")
+    matrix.write([matrix_judge.judge(other, result(LEAK)), matrix_judge.judge(LANE, result(LEAK))], tmp_path)
+    matrix.write([matrix_judge.judge(LANE, result(GOOD))], tmp_path)
+    rows = json.loads((tmp_path / "matrix.json").read_text("utf-8"))
+    assert [(row["lane"], row["status"]) for row in rows] == [(other.name, "fails"), (LANE.name, "ok")]
+    assert "| 1.9.2 | ✗ |  |" in (tmp_path / "matrix.md").read_text("utf-8")
+
+
 def test_a_lane_that_dies_fails_with_its_last_words(program):
     program("raise SystemExit('no module named torch')")
     done = run()
