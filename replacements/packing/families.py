@@ -71,6 +71,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("recurrent_gemma", ("RecurrentGemmaRecurrentBlock",), (CONV,)),
     Family("inkling", ("InklingShortConvolution",), (CONV,)),
     Family("inkling2", ("Inkling2ShortConvolution",), (CONV,), native=("Inkling2DynamicShortConvolution",)),
+    Family(
+        "inkling2_loop", ("Inkling2LoopShortConvolution",), (CONV,), native=("Inkling2LoopDynamicShortConvolution",)
+    ),
 )
 
 _OPS = {(family.module, name): (family, family.ops) for family in FAMILIES for name in family.mixers}
