@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 import transformers
 
-_FAMILIES = json.loads((Path(__file__).parent.parent / "families.json").read_text())
+FAMILIES = json.loads((Path(__file__).parent.parent / "families.json").read_text())
 
 
 def families() -> list[str]:
     """Names of the families that the installed transformers has."""
-    return [name for name, row in _FAMILIES.items() if hasattr(transformers, row["model_class"])]
+    return [name for name, row in FAMILIES.items() if hasattr(transformers, row["model_class"])]
 
 
 def tiny_model(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> torch.nn.Module:
     """A model of one family from its tiny config, with weights under which its state lives long."""
-    row = _FAMILIES[name]
+    row = FAMILIES[name]
     model = None
     for variant in row["variants_to_try"]:
         try:

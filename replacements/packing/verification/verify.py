@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from replacements.packing.verification.documents import encode
 from replacements.packing.verification.measure import Difference, Runner
 from replacements.packing.verification.report import Document, Verification
 
+#: Tokens of the document that stands behind one whose rounding is looked at.
+_BEHIND = 9
+
 
 def verify(
     model: nn.Module | str | os.PathLike[str],
@@ -31,7 +35,7 @@ def verify(
 ) -> Verification:
     """Packs documents and compares each with itself alone: log-probabilities, loss and gradients.
 
-    How far a document may be from itself alone is read off the model: the same document in another batch shape. Each
+    How far a document may be from itself alone is read off the model: the same document in other batch shapes. Each
     document costs some forwards and backwards of its row; a few dozen say enough.
 
     Args:
@@ -119,5 +123,10 @@ def _document(
     if packs:
         with rows.patched(runner.model):
             patched = Difference.between(runner.packed(row, place, seq_idx=True), alone)
+            # The first document of a row has nothing in front of it: what moves it is the rounding of the ops.
+            first = runner.packed([document, document[:_BEHIND]], 0, seq_idx=True)
+            shapes.append(Difference.between(first, alone))
     scale = float(alone.log_probs.abs().mean())
-    return Document(*where, len(document), alone.loss, scale, shapes[0].larger(shapes[1]), stock, patched)
+    return Document(
+        *where, len(document), alone.loss, scale, functools.reduce(Difference.larger, shapes), stock, patched
+    )

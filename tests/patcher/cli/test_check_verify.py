@@ -1,0 +1,74 @@
+"""`patcher check` and `patcher verify` as commands: exit codes, JSON, one line for an error."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from patcher.cli.app import app
+from patcher.cli.errors import NO, OK, CliError
+from tests.support.models import tiny_model, token_documents
+from tests.support.training import tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("model")
+    tiny_model("lfm2").save_pretrained(made)
+    tiny_tokenizer().save_pretrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "documents.jsonl"
+    lines = [json.dumps({"input_ids": document.tolist()}) for document in token_documents([9, 17, 5])]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def patcher(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_check_packs(folder):
+    done = patcher("check", folder)
+    assert done.exit_code == OK, done.output
+    assert "Safe to pack with the patch" in done.output
+    assert "Lfm2ShortConv" in done.output
+
+
+def test_check_pads_in_json(tmp_path):
+    tiny_model("minimax").config.save_pretrained(tmp_path)
+    done = patcher("check", tmp_path / "config.json", "--json")
+    assert done.exit_code == NO, done.output
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["reason"]) == ("pad", "unsupported-mixer")
+
+
+def test_check_of_nothing(tmp_path):
+    done = patcher("check", tmp_path / "nowhere")
+    assert isinstance(done.exception, CliError)
+
+
+def test_verify(folder, data, tmp_path):
+    pytest.importorskip("matplotlib")
+    done = patcher("verify", "--model", folder, "--data", data, "--plot", tmp_path / "p.png")
+    assert done.exit_code == OK, done.output
+    assert "All 3 documents are packed what they are alone" in done.output
+    assert (tmp_path / "p.png").exists()
+
+
+def test_verify_in_json(folder, data):
+    done = patcher("verify", "--model", folder, "--data", data, "--json", "--limit", "2", "--no-gradients")
+    found = json.loads(done.stdout)
+    assert found["passed"]
+    assert len(found["documents"]) == 2
+    assert found["documents"][1]["patched"]["gradient"] is None
+
+
+@pytest.mark.parametrize("wrong", ["model", "data"])
+def test_verify_with_nothing(folder, data, tmp_path, wrong):
+    given = {"model": folder, "data": data, wrong: tmp_path / "nowhere"}
+    done = patcher("verify", "--model", given["model"], "--data", given["data"])
+    assert isinstance(done.exception, CliError)

@@ -1,0 +1,191 @@
+"""A check agrees with the census, names the layers that leak, and refuses what is no model in one line."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+import patcher
+from replacements.packing.checking import CannotCheckError, check, depth, judged, sizes, source
+from replacements.packing.checking.small import small_model
+from replacements.packing.checking.speed import backends_of
+from replacements.packing.runtime import attach, runtime_of
+from tests.support.models import FAMILIES, families, tiny_model
+from tests.support.situations import tiny_encoder_decoder, tiny_llama, with_recurrence
+
+
+def saved_config(family, folder, **changes):
+    config = tiny_model(family).config
+    config.architectures = [FAMILIES[family]["model_class"]]
+    config.update(changes)
+    config.save_pretrained(folder)
+    return folder / "config.json"
+
+
+@pytest.mark.parametrize("family", families())
+def test_the_verdict_is_that_of_the_census(family, tmp_path):
+    of_the_whole = judged(tiny_model(family))
+    report = check(saved_config(family, tmp_path))
+    assert (report.verdict.action, report.verdict.reason) == (of_the_whole.action, of_the_whole.reason)
+    if not report.packs:
+        assert any(kind.isolated[0] is False for kind in report.kinds)
+        return
+    assert report.stock > 0.05
+    assert report.patched == 0
+    leaking = [kind for kind in report.kinds if kind.isolated[0] is False]
+    assert leaking
+    assert all(kind.isolated[1] for kind in report.kinds)
+    wanted = tiny_model(family)
+    counted = {type(part).__name__ for layer in depth.decoder_layers(wanted) for part in layer.modules()}
+    assert {kind.name for kind in report.kinds} <= counted
+
+
+def test_attention_that_leaks_is_told_from_the_mixers():
+    kinds = {kind.name: kind.isolated for kind in check(tiny_model("granitemoehybrid")).kinds}
+    assert kinds == {"GraniteMoeHybridMambaLayer": (False, True), "GraniteMoeHybridAttention": (False, True)}
+    kinds = {kind.name: kind.isolated for kind in check(tiny_model("jamba")).kinds}
+    assert kinds == {"JambaMambaMixer": (False, True), "JambaAttention": (True, True)}
+
+
+def test_an_unnamed_leak_is_found_where_it_is():
+    report = check(with_recurrence(tiny_llama()))
+    assert not report.packs
+    assert {kind.name for kind in report.kinds if kind.isolated[1] is False} == {"RunningMean"}
+    assert report.patched > 1e-3
+
+
+def test_attention_alone_needs_no_patch():
+    report = check(tiny_llama())
+    assert report.packs
+    assert "with the patch and without it" in report.sentence
+    assert [kind.isolated for kind in report.kinds] == [(True, True)]
+
+
+def test_an_encoder_decoder():
+    assert check(tiny_encoder_decoder()).to_dict()["reason"] == "encoder-decoder"
+
+
+def test_a_model_is_left_as_it_was():
+    model = tiny_model("qwen3_5").train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    patcher.check(model)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert runtime_of(model) is None
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_packed_model_is_seen_without_its_runtime():
+    model = tiny_model("qwen3_5")
+    attach(model)
+    hooks = [list(module._forward_pre_hooks.values()) for module in model.modules()]
+    try:
+        assert check(model).stock > 0.1
+        assert [list(module._forward_pre_hooks.values()) for module in model.modules()] == hooks
+    finally:
+        patcher.uninstall()
+
+
+def test_weights_are_used_where_they_are(tmp_path):
+    tiny_model("qwen3_5").save_pretrained(tmp_path)
+    assert check(tmp_path).weights == "its own"
+    assert check(tmp_path, weights=False).weights == "random, small"
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_next", "jamba", "kimi_linear", "zamba2"])
+def test_models_of_full_size_are_cut_and_keep_every_kind_of_layer(family):
+    config = getattr(transformers, FAMILIES[family]["config_class"])()
+    small = small_model(config)
+    assert sum(p.numel() for p in small.model.parameters()) < 20e6
+    assert small.layers == config.num_hidden_layers
+    kept = {type(part).__name__ for layer in depth.decoder_layers(small.model) for part in layer.modules()}
+    assert kept == set(small.modules)
+
+
+def test_a_vision_language_model_is_cut_as_a_whole():
+    config = transformers.Qwen3_5Config(architectures=["Qwen3_5ForConditionalGeneration"])
+    small = small_model(config)
+    assert type(small.model).__name__ == "Qwen3_5ForConditionalGeneration"
+    assert sum(p.numel() for p in small.model.parameters()) < 100e6
+    assert check(small.model).packs
+
+
+def test_leading_layers_until_every_kind_was_seen():
+    assert list(depth.enough(["a", "a", "b", "a", "c", "a", "b"])) == [5, 7]
+    assert list(depth.enough(["a", "a", "a"])) == [1, 2, 3]
+
+
+def test_token_ids_stay_inside_the_cut_vocabulary_and_apart():
+    config = {"vocab_size": 100_000, "hidden_size": 256, "eos_token_id": [99_999, 7], "image_token_id": 99_998}
+    small = sizes.cut(config, None, 4)
+    ids = [*small["eos_token_id"], small["image_token_id"]]
+    assert len(set(ids)) == 3
+    assert all(0 <= token < small["vocab_size"] for token in ids)
+    assert small["eos_token_id"][1] == 7
+
+
+@pytest.mark.parametrize("f", sizes.factors({"hidden_size": 4096, "num_attention_heads": 40, "num_experts": 8})[:3])
+def test_factors_divide_what_is_tied(f):
+    assert f == 1 or (4096 % f == 0 and 40 % f == 0)
+
+
+def wrong(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+    whole = saved_config("qwen3_5", tmp_path).read_text()
+    files = {"truncated": whole[:200], "list": "[]", "other": '{"a": 1}', "unknown": '{"model_type": "nobody"}'}
+    files["vision"] = '{"model_type": "vit"}'
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing/folder/x", "no such file or folder"),
+        ("missing.json", "no such file or folder"),
+        ("empty", "has no config.json"),
+        ("adapter", "patcher check some/base"),
+        ("truncated.json", r"not complete JSON \(line"),
+        ("list.json", "no model's config"),
+        ("other.json", "no model_type"),
+        ("unknown.json", "does not know the model type"),
+        ("vision.json", "not that of a language model"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(tmp_path, name, said):
+    wrong(tmp_path)
+    with pytest.raises(CannotCheckError, match=said) as raised:
+        check(tmp_path / name)
+    assert "\n" not in str(raised.value)
+    assert "; try: " in str(raised.value)
+
+
+def test_a_hub_id_without_a_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CannotCheckError, match="HF_HUB_OFFLINE is set"):
+        source.find("nobody/has-this-model")
+
+
+def test_a_hub_id_that_cannot_be_reached(monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(CannotCheckError, match="cannot be reached"):
+        source.find("nobody/has-this-model")
+
+
+def test_what_to_install():
+    used, install = backends_of(["causal_conv1d", "gated_delta_rule", "ssd"], "cpu")
+    assert [backend.backend for backend in used] == ["torch"] * 3
+    assert install in (["flash-linear-attention", "mamba-ssm"], ["mamba-ssm"], ["flash-linear-attention"], [])
+
+
+def test_json():
+    json.dumps(check(tiny_model("qwen3_5")).to_dict(), allow_nan=False)
