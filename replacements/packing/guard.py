@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import nn
+
 from replacements.packing import settings
 from replacements.packing.families import known_mixer
 from replacements.packing.rules import RULES
@@ -68,11 +70,13 @@ def judge(facts: Situation, rules: Sequence[Callable[[Situation], Verdict | None
     if not asks(facts):
         _mention_wrapped(facts)
         return LEAVE
-    for rule in rules:
-        verdict = _asked(rule, facts)
-        if verdict is not None:
-            return _or_refused(facts, verdict)
-    return PACK
+    try:
+        return _first_against(facts, rules) or PACK
+    except settings.SettingError:
+        raise
+    except Exception as error:  # a foreign model or dataset that cannot even be read is not packed
+        detail = f"{type(error).__name__}: {error}"
+        return Verdict.against(Reason.UNREADABLE, model=type(facts.model).__name__, detail=detail)
 
 
 def asks(facts: Situation) -> bool:
@@ -84,14 +88,10 @@ def asks(facts: Situation) -> bool:
         return False
 
 
-def _asked(rule: Callable[[Situation], Verdict | None], facts: Situation) -> Verdict | None:
-    try:
-        return rule(facts)
-    except settings.SettingError:
-        raise
-    except Exception as error:  # a foreign model or dataset that cannot even be read is not packed
-        detail = f"{type(error).__name__}: {error}"
-        return Verdict.against(Reason.UNREADABLE, model=type(facts.model).__name__, detail=detail)
+def _first_against(facts: Situation, rules: Sequence[Callable[[Situation], Verdict | None]]) -> Verdict | None:
+    verdicts = (rule(facts) for rule in rules)
+    verdict = next((verdict for verdict in verdicts if verdict is not None), None)
+    return None if verdict is None else _or_refused(facts, verdict)
 
 
 def _or_refused(facts: Situation, verdict: Verdict) -> Verdict:
@@ -110,13 +110,11 @@ def _or_refused(facts: Situation, verdict: Verdict) -> Verdict:
 
 def _mention_wrapped(facts: Situation) -> None:
     packs = facts.args.packing or getattr(facts.args, "eval_packing", None)
-    if packs and facts.wrapped and any(known_mixer(name, module) for name, module in _modules(facts.model)):
+    if not (packs and facts.wrapped and isinstance(facts.model, nn.Module)):
+        return
+    if any(known_mixer(name, module) for name, module in facts.model.named_modules()):
         say_once(
             "wrapped",
             "packing_strategy='wrapped' cuts one stream of tokens into blocks: documents run into one another by its "
             "definition, and nothing here keeps them apart. Use packing_strategy='bfd' to keep them apart.",
         )
-
-
-def _modules(model: Any) -> Any:
-    return getattr(model, "named_modules", list)()
