@@ -21,7 +21,7 @@ class ChannelDecay:
     """What log decays ``g`` do to queries, keys and states; see `ScalarDecay` for the methods."""
 
     def __init__(self, g: torch.Tensor, plan: ChunkPlan, precision: Precision) -> None:
-        """``g``: log decays in chunks, ``[C, H, s, K]``, clamped, zero in padding."""
+        """``g``: log decays in chunks, ``[C, H, s, K]``, clamped."""
         self.plan, self.precision, self.g = plan, precision, g
 
     def _levels(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:

@@ -21,7 +21,7 @@ class ScalarDecay:
     """
 
     def __init__(self, g: torch.Tensor, plan: ChunkPlan, precision: Precision) -> None:
-        """``g``: log decays in chunks, ``[C, H, s]``, clamped, zero in padding."""
+        """``g``: log decays in chunks, ``[C, H, s]``, clamped."""
         self.plan, self.precision = plan, precision
         wide = g.to(precision.wide)
         # A product with the mask: sums start again at every document, and exact zeros hide the others.

@@ -41,7 +41,7 @@ class Chunks:
         precision: Dtypes.
         system: ``A`` below the diagonal, ``[C, H, s, s]``; the other entries are not read.
         scores: ``P``, zero above the diagonal, ``[C, H, s, s]``.
-        values: ``b v``, zero in padding, ``[C, H, s, V]``.
+        values: ``b v``, ``[C, H, s, V]``.
         queries: ``e^c q`` of the chunks a state enters, zero in slots it does not reach, ``[E, H, s, K]``.
         readers: ``b e^c k``, likewise.
         writers: ``e^(total - c) k`` of the chunk each link leaves, zero in slots that do not leave, ``[E, H, s, K]``.

@@ -100,7 +100,10 @@ def _differentiate(inputs: tuple[torch.Tensor, ...], grad: torch.Tensor, options
 
 @dataclass
 class _Parts:
-    """Inputs in chunks, ``[C, H, s, ...]``, and what their decays make of them."""
+    """Inputs in chunks, ``[C, H, s, ...]``, and what their decays make of them.
+
+    Padding holds copies of tokens; the masks in the decayed products and at the edges hide it.
+    """
 
     plan: ChunkPlan
     precision: Precision
@@ -122,9 +125,8 @@ def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
     q, k, g, beta = (_row(x, precision.state) for x in (q, k, g, beta))
     q, k = (l2norm(q, options.scale), l2norm(k)) if options.qk_l2norm else (q * options.scale, k)
     q, k, v = plan.gather(operand(q), heads), plan.gather(operand(k), heads), plan.gather(_row(v))
-    valid = plan.valid.unsqueeze(1)
-    g, beta = plan.gather(clamp_log(g, precision)), plan.gather(beta).mul_(valid).unsqueeze(-1)
-    decay = options.decay(g.mul_(valid.unsqueeze(-1) if channels else valid), plan, precision)
+    beta = plan.gather(beta).unsqueeze(-1)
+    decay = options.decay(plan.gather(clamp_log(g, precision)), plan, precision)
     bk = operand(k * beta)
     scores, system = decay.products(q, bk, k)
     enter, leave, total = decay.edges()

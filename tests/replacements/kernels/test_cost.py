@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from replacements.kernels.cost import Counts, delta_rule_plan
+from replacements.kernels.cost import Counts, Rates, delta_rule_plan
 from replacements.kernels.segments import Segments
 from tests.support.kernels import ROWS, random_lengths
 
@@ -33,3 +33,22 @@ def test_never_wastes_more_than_half_the_slots(lengths, channels):
 def test_chosen_once():
     segments = Segments([5, 100])
     assert delta_rule_plan(segments, CPU, 64, 64, 8) is delta_rule_plan(segments, CPU, 64, 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("rate", "wanted"),
+    [
+        ("slot", 2 * (3 * 8) * 5),
+        ("level", 2 * (3 * 8) * 5 * 3),
+        ("pair", 2 * (3 * 8 * 8)),
+        ("pair_product", 2 * (3 * 8 * 8) * 5),
+        ("state", 2 * 7 * (4 * 6)),
+        ("state_product", 2 * 7 * (4 * 6) * 8),
+        ("step", 9),
+    ],
+)
+def test_what_each_rate_multiplies(rate, wanted):
+    """Three chunks of 8 slots, seven links in nine steps, two heads with states of 4 by 6 numbers."""
+    zero = dict.fromkeys(("slot", "level", "pair", "pair_product", "state", "state_product", "step"), 0.0)
+    rates = Rates(**(zero | {rate: 1.0}), sizes=())
+    assert rates.cost(Counts(3, 7, 9), size=8, key=4, value=6, heads=2, channels=True) == wanted
