@@ -18,7 +18,7 @@ REWRITE = Rewrite(
                 "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class)"
             ),
             required=False,
-            lost="A model given by name is judged only after its weights are loaded.",
+            lost="an early verdict on a model given by name; it is judged once its weights are loaded",
         ),
         # The model is a module here even when its name was passed, PEFT has not wrapped it yet, and everything that
         # reads `packing` comes later.
