@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format drift matrix clean
 
 demo: $(STAMP)
 	$(BIN)/patcher demo $(ARGS)
@@ -34,6 +34,15 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# Every anchor in every published release, from wheels, and in mutants of them.
+drift: $(STAMP)
+	$(BIN)/python -m tools.drift
+	$(BIN)/python -m tools.drift_mutants
+
+# Packed steps on old and new releases, a lane each.
+matrix: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.matrix --subset ci
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
