@@ -77,7 +77,7 @@ class Verification:
 
     def believable(self, document: Document) -> bool:
         """Whether a document's floor is rounding at all: a model that looks ahead moves by more."""
-        return document.floor.log_prob <= max(_FLOOR_LOG_PROB, 2 * math.sqrt(self.epsilon) * document.scale)
+        return document.floor.log_prob <= max(_FLOOR_LOG_PROB, _FACTOR * math.sqrt(self.epsilon) * document.scale)
 
     @property
     def passed(self) -> bool:
