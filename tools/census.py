@@ -25,14 +25,14 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 
 from tools import _wheels, matrix_layers
-from tools.census_measure import FAMILIES, FORMS, LENGTHS, MODES, Row, census
+from tools.census_measure import FAMILIES, FORMS, LENGTHS, LOG_PROBS, MODES, Row, census
 from tools.matrix_lanes import COMPANIONS, TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parents[1]
 LANES = ("5.24.0", "5.17.0", "5.14.1", "5.9.0", "4.57.6")
 #: The cells of a family, left to right.
 CELLS = [(patched, mode, form) for patched in (False, True) for mode in MODES for form in FORMS]
-_COLORS = {"isolated": "green", "padded": "yellow", "leaks": "red", "raises": "magenta"}
+_COLORS = {"isolated": "green", "padded": "yellow", "leaks": "red", "differs": "blue", "raises": "magenta"}
 
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -78,17 +78,18 @@ def in_lane(release: str, families: list[str]) -> Iterator[list[Row]]:
         for line in child.stdout:
             yield [Row(**row) for row in json.loads(line)]
         errors = child.stderr.read()
-    if child.returncode not in (0, 1):
+    if child.returncode:
         raise RuntimeError(f"transformers {release}: {(errors.splitlines() or ['no output'])[-1]}")
 
 
 def said(row: Row) -> str:
     """One cell in words: how far a leak reaches, and why something was not packed."""
-    if row.result == "leaks":
-        return f"leaks {row.log_probs:.1g}" if row.log_probs > 1e-4 else f"leaks, gradients {row.gradients:.1g}"
+    if row.result in ("leaks", "differs"):
+        by_more = row.log_probs > LOG_PROBS
+        return f"{row.result} {row.log_probs:.1g}" if by_more else f"{row.result}, gradients {row.gradients:.1g}"
     if row.result == "isolated":
         return f"isolated {max(row.log_probs, row.gradients or 0):.0e}"
-    short = row.detail.partition(":")[0]
+    short = row.detail.partition(":")[0]  # the reason's code, or the error's name
     return f"{row.result}: {short}" if row.result in ("padded", "raises") else row.result
 
 
@@ -108,7 +109,7 @@ def headings() -> list[str]:
 
 def summary(rows: list[Row]) -> str:
     """How many families ended how, with the patch; a family counts by its worst cell."""
-    order = ("leaks", "raises", "not built", "padded", "isolated", "absent")
+    order = ("leaks", "raises", "not built", "differs", "padded", "isolated", "absent")
     worst: dict[str, str] = {}
     for row in rows:
         if row.patched:
@@ -128,7 +129,7 @@ def table(release: str, rows: list[Row]) -> Table:
 
 
 def markdown(found: dict[str, list[Row]]) -> str:
-    """Every table, and the errors that `raises` and `not built` stand for."""
+    """Every table, and what stands behind `raises`, `padded` and the like."""
     parts = ["# Census", ""]
     parts += [
         f"Documents of {', '.join(map(str, LENGTHS))} tokens in one row against each alone, float32, on a CPU without "
@@ -142,7 +143,7 @@ def markdown(found: dict[str, list[Row]]) -> str:
         odd = dict.fromkeys(
             (row.family, "patched" if row.patched else "stock", row.result, row.detail)
             for row in rows
-            if row.result in ("raises", "not built")
+            if row.result in ("raises", "not built", "differs", "padded")
         )
         parts += ["", *(f"- {family}, {which}, {result}: {detail}" for family, which, result, detail in odd), ""]
     return "\n".join(parts)
