@@ -89,7 +89,8 @@ def _complaints(run: dict) -> list[str]:
         return [] if refused and refusable else [f"{outcome['error']} (in {outcome['where']})"]
     found = [] if difference(outcome) <= TOLERANCE else [said(outcome)]
     if not outcome["packed"] and run["family"] in MUST_PACK and not refusable:
-        found.append("trained padded, but this family must pack: " + "; ".join(outcome["notes"]))
+        # The log says a reason once a process, so only the first of several runs may have it.
+        found.append(": ".join(["trained padded, but this family must pack", *outcome["notes"]]))
     return found
 
 
@@ -113,7 +114,11 @@ def _ordered(versions: set[str]) -> list[str]:
 def markdown(verdicts: list[Verdict]) -> str:
     """Writes the result as Markdown: a grid of TRL by transformers, then every run."""
     columns = _ordered({verdict.lane.transformers for verdict in verdicts})
-    marks = {(verdict.lane.trl, verdict.lane.transformers): MARKS[verdict.status] for verdict in verdicts}
+    marks: dict[tuple[str, str], str] = {}
+    for verdict in verdicts:
+        cell = (verdict.lane.trl, verdict.lane.transformers)
+        beside = "".join(f" with {package}" for package, _ in verdict.lane.beside)
+        marks[cell] = ", ".join(filter(None, [marks.get(cell), MARKS[verdict.status] + beside]))
     lines = [
         "# Version matrix",
         "",

@@ -77,6 +77,12 @@ def test_the_tables_show_every_lane():
     assert matrix_judge.table(verdicts).row_count == 2
 
 
+def test_two_lanes_of_one_pair_share_a_cell_and_hide_nothing():
+    lanes = Lane("1.15.0", "5.24.0"), Lane("1.15.0", "5.24.0", beside=(("triton", "3.9.0"),))
+    verdicts = [matrix_judge.Verdict(lanes[0], matrix_judge.CANNOT, ["why"]), matrix_judge.Verdict(lanes[1], "ok")]
+    assert "| 1.15.0 | –, ✓ with triton |" in matrix_judge.markdown(verdicts)
+
+
 def test_the_ci_lanes_cover_every_range_and_generation():
     assert len(CI) >= 8
     ranges = ["0.22.0", "0.23.1", "0.27.0", "0.29.0", "1.0.0", "1.4.0", "1.7.0", "1.10.0", "1.15.0", "1.16.0"]
