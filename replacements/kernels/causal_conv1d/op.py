@@ -60,10 +60,12 @@ class _CausalConv1d(torch.autograd.Function):
         out = torch.empty_like(row)
         for panel in _panels(row, weight, bias, segments, time):
             for block in panel.taps.blocks:
-                y = panel.convolve(block)
+                into = panel.part(out, block)
+                y = panel.convolve(block, into)
                 if silu:
                     F.silu(y, inplace=True)
-                panel.part(out, block).copy_(y)
+                if y is not into:
+                    into.copy_(y)
         return _unflatten(out, x.shape, time)
 
     @staticmethod

@@ -48,13 +48,15 @@ class Panel:
         part = row[:, self.channels] if self.taps.time == 0 else row[self.channels]
         return part if block is None else part.narrow(self.taps.time, block.begin, block.length)
 
-    def convolve(self, block: Block) -> torch.Tensor:
-        """Output of one block before the activation, in scratch memory."""
+    def convolve(self, block: Block, into: torch.Tensor | None = None) -> torch.Tensor:
+        """Output of one block before the activation, in ``into`` if that has the right dtype, else in scratch."""
         time, length = self.taps.time, block.length
         seen = self.row.narrow(time, block.begin - block.halo, length + block.halo)
         work = self.scratch("work", seen.shape).copy_(seen)
         own = work.narrow(time, block.halo, length)
-        y = torch.mul(own, self.columns[0], out=self.scratch("y", own.shape))
+        if into is None or into.dtype != work.dtype:
+            into = self.scratch("y", own.shape)
+        y = torch.mul(own, self.columns[0], out=into)
         if self.offset is not None:
             y += self.offset
         for j in range(1, len(self.columns)):

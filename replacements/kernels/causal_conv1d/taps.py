@@ -10,7 +10,7 @@ import torch
 from ..chunking import to_device
 from ..segments import Segments
 
-_CPU_BLOCK_BYTES = 2**20  # one working copy of a block stays in a core's second-level cache
+_CPU_BLOCK_BYTES = 2**19  # one working copy of a block stays in a core's second-level cache
 
 
 @dataclass(frozen=True)
