@@ -17,6 +17,7 @@ from tests.support.situations import tiny_llama, with_convolution, with_recurren
 
 @pytest.fixture(autouse=True)
 def _unwrapped():
+    dispatch.unwrap_all()
     yield
     dispatch.unwrap_all()
 
