@@ -35,7 +35,7 @@ from replacements.packing.masks import sees_documents
 from replacements.packing.structure import is_row_convolution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from replacements.packing.families import Family, Mixer
 
@@ -197,8 +197,19 @@ def _definer(cls: type, name: str) -> type:
 
 def _names_in_code(cls: type) -> set[str]:
     """The global and attribute names that the methods of a class refer to."""
-    methods = [inspect.unwrap(member) for member in vars(cls).values() if inspect.isfunction(member)]
-    return {name for method in methods for name in method.__code__.co_names}
+    methods = [member for member in vars(cls).values() if inspect.isfunction(member)]
+    return {name for method in methods for layer in _layers(method) for name in layer.__code__.co_names}
+
+
+def _layers(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """A function and those that it closes over: not every decorator says what it wraps."""
+    pending, seen = [inspect.unwrap(function), function], set()
+    while pending:
+        layer = pending.pop()
+        if layer not in seen:
+            seen.add(layer)
+            yield layer
+            pending += filter(inspect.isfunction, inspect.getclosurevars(layer).nonlocals.values())
 
 
 def wrap(points: list[Point]) -> None:
