@@ -1,17 +1,17 @@
 """A user who asks for neither packing nor padding-free training sees no change: not a batch, not a bit of a loss."""
 
+import inspect
 import logging
 
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq
+from trl import SFTTrainer
 
 import patcher
 from replacements.packing.runtime import runtime_of
 from tests.support.models import tiny_model, token_documents
-from tests.support.sft import config, rows_of_documents, stream, trainer
+from tests.support.sft import HYBRID, config, padding, rows_of_documents, stream, trainer
 from tests.support.situations import tiny_llama
-from tests.support.training import tiny_tokenizer
 
 DOCUMENTS = token_documents([23, 12, 30, 5, 40, 8])
 
@@ -31,15 +31,15 @@ def run(make_model, **arguments):
 
 
 CASES = {
-    "hybrid": (lambda: tiny_model("qwen3_5"), {}),
+    "hybrid": (lambda: tiny_model(HYBRID), {}),
     "attention": (tiny_llama, {}),
     "evaluation": (
-        lambda: tiny_model("qwen3_5"),
+        lambda: tiny_model(HYBRID),
         {"eval_dataset": rows_of_documents(DOCUMENTS[:2]), "eval_strategy": "steps", "eval_steps": 1},
     ),
-    "own collator": (lambda: tiny_model("qwen3_5"), {"data_collator": DataCollatorForSeq2Seq(tiny_tokenizer())}),
-    "stream": (lambda: tiny_model("qwen3_5"), {"data": stream(rows_of_documents(DOCUMENTS), known=False)}),
-    "checkpointing": (lambda: tiny_model("qwen3_5"), {"gradient_checkpointing": True}),
+    "own collator": (lambda: tiny_model(HYBRID), {"data_collator": padding}),
+    "stream": (lambda: tiny_model(HYBRID), {"data": stream(rows_of_documents(DOCUMENTS), known=False)}),
+    "checkpointing": (lambda: tiny_model(HYBRID), {"gradient_checkpointing": True}),
     "wrapped": (tiny_llama, {"packing": True, "packing_strategy": "wrapped", "max_length": 32}),
 }
 
@@ -63,7 +63,7 @@ def test_nothing_changes(case, caplog):
 
 def test_nothing_is_switched_on():
     """Padding-free was switched on for everybody, and raised on TRL's default max_length."""
-    built = trainer(tiny_model("qwen3_5"), rows_of_documents(DOCUMENTS), max_length=1024)
+    built = trainer(tiny_model(HYBRID), rows_of_documents(DOCUMENTS), max_length=1024)
     assert not built.args.packing
     assert not built.args.padding_free
     assert not built.padding_free
@@ -76,6 +76,8 @@ def test_the_settings_are_the_users_own():
 
 def test_a_packed_attention_model_is_unchanged():
     """What TRL already gets right stays as it is, to 1e-6."""
+    if "return_position_ids=use_flash_attention" in inspect.getsource(SFTTrainer.__init__):
+        pytest.skip("this TRL gives packed rows no positions without flash attention, and is wrong")
     settings = {"packing": True, "max_length": 256, "per_device_train_batch_size": 1, "max_steps": 3}
     losses, _, _, model = run(tiny_llama, data=rows_of_documents(DOCUMENTS * 6), **settings)
     assert runtime_of(model).packed_forwards == 3

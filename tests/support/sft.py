@@ -8,9 +8,11 @@ import torch
 from datasets import Dataset, IterableDataset
 from trl import SFTConfig, SFTTrainer
 
-from tests.support.models import gradients, log_probs, summed_loss
+from tests.support.models import families, gradients, log_probs, summed_loss
 from tests.support.training import tiny_tokenizer
 
+#: A hybrid of the gated delta rule that this transformers has.
+HYBRID = next(family for family in ("qwen3_5", "qwen3_next") if family in families())
 SKIP_PREPARATION = {"skip_prepare_dataset": True}
 
 
@@ -89,3 +91,10 @@ def step(built: SFTTrainer) -> tuple[float, dict[str, torch.Tensor]]:
     loss = built.compute_loss(built.model, batch)
     loss.backward()
     return loss.item(), gradients(built.model)
+
+
+def padding(examples: list[dict]) -> dict[str, torch.Tensor]:
+    """A user's collator that pads, and knows nothing of documents."""
+    rows = [torch.tensor(example["input_ids"]) for example in examples]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return {"input_ids": ids, "labels": ids.clone(), "attention_mask": torch.ones_like(ids)}
