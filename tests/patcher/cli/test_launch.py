@@ -74,7 +74,12 @@ def test_exception_keeps_its_traceback_and_no_context(script):
 def test_signals_end_it_as_they_end_python(script, number):
     path = script("import time\nprint('up', flush=True)\ntime.sleep(60)")
     with subprocess.Popen(
-        [sys.executable, "-m", "patcher", "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "patcher", "run", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job, as CI may run this in, passes SIGINT on as ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
