@@ -185,6 +185,8 @@ def attach(model: nn.Module) -> Runtime:
     """Attaches the runtime to `model` and wraps the dispatch points of its mixers; asked twice, it does it once."""
     runtime = vars(model).get(_ATTRIBUTE)
     if runtime is None:
+        for inner in filter(None, map(runtime_of, model.modules())):
+            inner.detach()  # of a trainer before the model was wrapped (PEFT): both would open and close one door
         runtime = Runtime(model)
         runtime.reach_kernels()
         # Past nn.Module.__setattr__: the runtime holds modules, and must not be taken for a submodule.
