@@ -267,3 +267,14 @@ def test_two_trainers_of_one_model(model):
         loss, found = step(built)
         assert abs(loss - expected_loss) <= 1e-5
         assert relative_error(found, expected) <= 1e-4
+
+
+def test_a_second_trainer_that_wraps_the_model(model):
+    """Adapters after a first stage of training: the hooks of both trainers stood on one backbone."""
+    peft = pytest.importorskip("peft")
+    expected_loss, _ = apart(model, DOCUMENTS)
+    trainer(model, rows_of_documents(DOCUMENTS), packing=True)
+    adapters = peft.LoraConfig(target_modules=["q_proj", "out_proj"])
+    loss, _ = step(trainer(model, rows_of_documents(DOCUMENTS), packing=True, peft_config=adapters))
+    assert runtime_of(model) is None
+    assert abs(loss - expected_loss) <= 1e-5
