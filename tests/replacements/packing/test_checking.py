@@ -7,7 +7,8 @@ import torch
 import transformers
 
 import patcher
-from replacements.packing.checking import CannotCheckError, check, depth, judged, sizes, source
+from replacements.packing.checking import CannotCheckError, check, depth, judged, rows, sizes, source
+from replacements.packing.checking.kinds import EMBEDDING
 from replacements.packing.checking.small import small_model
 from replacements.packing.checking.speed import backends_of
 from replacements.packing.runtime import attach, runtime_of
@@ -53,6 +54,23 @@ def test_an_unnamed_leak_is_found_where_it_is():
     assert not report.packs
     assert {kind.name for kind in report.kinds if kind.isolated[1] is False} == {"RunningMean"}
     assert report.patched > 1e-3
+
+
+def test_a_leak_of_the_embedding_is_not_blamed_on_the_layers():
+    model = tiny_llama()
+    model.model.embed_tokens.register_forward_hook(lambda module, args, output: output + output.cumsum(1) / 10)
+    report = check(model)
+    assert not report.packs
+    assert {kind.name for kind in report.kinds if kind.isolated[0] is False} == {EMBEDDING}
+
+
+def test_what_leaks_is_still_felt_thirty_tokens_later():
+    """A state that forgets within a few tokens would hide a leak that only shows behind them."""
+    model = small_model(tiny_model("mamba2").config).model
+    sample = rows.Rows.of(model)
+    with torch.no_grad():
+        one, other = (rows.log_probs(model, rows.batch(ids, seq_idx=False)) for ids in (sample.row, sample.neighbour))
+    assert (one[-1] - other[-1]).abs().max() > 0.1
 
 
 def test_attention_alone_needs_no_patch():

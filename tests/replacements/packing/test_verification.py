@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,6 +79,15 @@ def test_what_looks_ahead_has_no_floor_to_hide_behind():
     model.model.register_forward_pre_hook(everything_visible, with_kwargs=True)
     found = verify(model, DOCUMENTS, gradients=False)
     assert not any(found.believable(document) for document in found.documents if document.tokens > 1)
+
+
+def test_a_model_that_is_not_itself_in_another_shape_is_not_called_a_leak():
+    found = verify(tiny_model("lfm2"), DOCUMENTS[:2], gradients=False)
+    off = replace(found.documents[0].floor, log_prob=1.0)
+    document = replace(found.documents[0], floor=off, patched=off)
+    odd = replace(found, documents=(document, found.documents[1]))
+    assert not odd.passed
+    assert "no leak" in odd.sentence
 
 
 def everything_visible(module, args, kwargs):
