@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -71,15 +72,17 @@ def in_lane(release: str, families: list[str]) -> Iterator[list[Row]]:
     path = [matrix_layers.layer(*pair, _wheels.cache_root(None), sys.executable) for pair in pairs]
     fixed = {"PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tools.census", "--lines", "--families", ",".join(families)]
-    child = subprocess.Popen(
-        command, env=os.environ | fixed, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    with child:
-        for line in child.stdout:
-            yield [Row(**row) for row in json.loads(line)]
-        errors = child.stderr.read()
-    if child.returncode:
-        raise RuntimeError(f"transformers {release}: {(errors.splitlines() or ['no output'])[-1]}")
+    # Errors go to a file: a pipe that nobody reads while the rows come would fill up and stop the child.
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            command, env=os.environ | fixed, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        with child:
+            for line in child.stdout:
+                yield [Row(**row) for row in json.loads(line)]
+        errors.seek(0)
+        if child.returncode:
+            raise RuntimeError(f"transformers {release}: {(errors.read().splitlines() or ['no output'])[-1]}")
 
 
 def said(row: Row) -> str:
