@@ -45,7 +45,7 @@ def run(settings: Settings, output: Path, progress: Progress) -> Report:
         packing = training.trainer(corpus, tok, settings, packing=True, folder=Path(scratch, "packed"))
         training.require_packing(packing)
         padding = training.trainer(corpus, tok, settings, packing=False, folder=Path(scratch, "padded"))
-        training.same_steps(packing, padding, settings.seed)
+        training.same_steps(packing, padding, settings)
         progress.update(stage, total=1, completed=1)
         packed = _train(packing, "train packed", progress)
         padded = _train(padding, "train padded", progress)
@@ -58,7 +58,7 @@ def run(settings: Settings, output: Path, progress: Progress) -> Report:
         stock=stock,
         stock_positions=positions,
         patched=patched,
-        documents_a_step=len(corpus.train) / len(packing.train_dataset),
+        documents_a_step=settings.rows_a_step * len(corpus.train) / len(packing.train_dataset),
         packed=Run(packed, training.loss_alone(packing.model, corpus.held_out)),
         padded=Run(padded, training.loss_alone(padding.model, corpus.held_out)),
         seconds=time.perf_counter() - began,
@@ -74,7 +74,7 @@ def _train(trainer, name: str, progress: Progress) -> training.Curve:
 
 def _isolation(trainer, tok: PreTrainedTokenizerFast, settings: Settings) -> tuple[isolation.Outcome, ...]:
     """Stock with TRL's batch, stock with position_ids only, and patched with TRL's batch; one set of weights."""
-    rows = isolation.longest_mix(trainer, settings.rows)
+    rows = isolation.longest_mix(trainer, settings.measured_rows)
     # First, because taking the patch back takes it off the trained model too.
     patched = isolation.forward(trainer.model, isolation.batches(trainer, rows))
     with _unpatched():

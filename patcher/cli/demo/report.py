@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 FAIRNESS = (
-    "Both runs start from the same weights and see the same documents in the same step: a packed row, or its documents "
-    "as a batch padded to the longest."
+    "Both runs start from the same weights and see the same documents in the same step: as packed rows, or as a batch "
+    "padded to the longest."
 )
 
 

@@ -64,7 +64,7 @@ def trainer(
         output_dir=str(folder),
         packing=packing,
         max_length=settings.context,
-        num_train_epochs=1,
+        num_train_epochs=2,
         max_steps=settings.steps or -1,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
@@ -86,18 +86,20 @@ def trainer(
     )
 
 
-def same_steps(packed: SFTTrainer, padded: SFTTrainer, seed: int) -> None:
-    """Have both trainers see the same documents in the same step: a packed row, and its documents padded together.
+def same_steps(packed: SFTTrainer, padded: SFTTrainer, settings: Settings) -> None:
+    """Have both trainers see the same documents in the same step: packed rows, and their documents padded together.
 
     With batches drawn by each trainer itself the two losses would differ by the luck of the draw.
     """
     rows = list(range(len(packed.train_dataset)))
-    random.Random(seed).shuffle(rows)
+    random.Random(settings.seed).shuffle(rows)
     documents: dict[tuple[int, ...], list[int]] = {}
     for index, ids in enumerate(padded.train_dataset["input_ids"]):
         documents.setdefault(tuple(ids), []).append(index)
-    _feed(packed, [[row] for row in rows])
-    _feed(padded, [[documents[tuple(part)].pop() for part in _parts(packed.train_dataset[row])] for row in rows])
+    of_row = {row: [documents[tuple(part)].pop() for part in _parts(packed.train_dataset[row])] for row in rows}
+    steps = [rows[start : start + settings.rows_a_step] for start in range(0, len(rows), settings.rows_a_step)]
+    _feed(packed, steps)
+    _feed(padded, [[document for row in step for document in of_row[row]] for step in steps])
 
 
 def _parts(row: dict[str, list[int]]) -> Iterator[list[int]]:
