@@ -24,7 +24,8 @@ class Settings:
             that one row alone, padded, would waste less than batches do in practice.
         measured_rows: packed rows that the isolation is measured on.
         learning_rate: peak of AdamW's cosine schedule.
-        steps: optimizer steps of each run; ``None`` means two passes over the documents.
+        epochs: passes over the documents.
+        steps: optimizer steps of each run, instead of epochs.
         seed: of the weights, of the split and of the order of the documents.
     """
 
@@ -38,6 +39,7 @@ class Settings:
     rows_a_step: int = 2
     measured_rows: int = 8
     learning_rate: float = 3e-3
+    epochs: float = 1.5
     steps: int | None = None
     seed: int = 0
 

@@ -64,7 +64,7 @@ def trainer(
         output_dir=str(folder),
         packing=packing,
         max_length=settings.context,
-        num_train_epochs=2,
+        num_train_epochs=settings.epochs,
         max_steps=settings.steps or -1,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
