@@ -51,20 +51,24 @@ class ChannelDecay:
         mask = self.plan.pairs.unsqueeze(1)
         return scores.mul_(mask), system.mul_(mask)
 
-    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients by q, by bk, and by k; of ``scores - system``. Uses its gradients up."""
+    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, ...]:
+        """Gradients of ``scores - system``, by q, by bk, by k, and by ``g`` inside chunks. Uses its gradients up."""
         mm, mask = self.precision.matmul, self.plan.pairs.unsqueeze(1)
         dscores, dsystem = dscores.mul_(mask), dsystem.mul_(mask)
         diagonal = dscores.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        dq, dbk, dk = diagonal * k, torch.zeros_like(self.g), diagonal * q
+        dq, dbk, dk, dg = diagonal * k, torch.zeros_like(self.g), diagonal * q, torch.zeros_like(self.g)
         for half, rows, columns in self._levels():
             grad = torch.cat([_corner(dscores, half), _corner(dsystem, half)], dim=-2)
             reading = torch.cat([_second(q, half) * rows, _second(bk, half) * rows.neg()], dim=-2)
-            _first(dk, half).addcmul_(mm(grad.mT, reading), columns)
-            dreading = mm(grad, _first(k, half) * columns)
-            _second(dq, half).addcmul_(dreading[..., :half, :], rows)
-            _second(dbk, half).addcmul_(dreading[..., half:, :], rows)
-        return dq, dbk, dk
+            written = mm(grad.mT, reading).mul_(columns)
+            _first(dk, half).add_(written)
+            _first(dg, half).add_(_to_end(written.mul_(_first(k, half))))
+            read, read_bk = mm(grad, _first(k, half) * columns).split(half, dim=-2)
+            _second(dq, half).add_(read.mul_(rows))
+            _second(dbk, half).add_(read_bk.mul_(rows))
+            read.mul_(_second(q, half)).addcmul_(read_bk, _second(bk, half), value=-1)
+            _second(dg, half).add_(_from_start(read))
+        return dq, dbk, dk, dg
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """As `ScalarDecay.edges`, per channel: ``[E, H, s, K]`` twice and ``[F, H, K]``."""
@@ -73,12 +77,27 @@ class ChannelDecay:
         leave = plan.sources(after).exp().mul_(plan.sources(plan.leaves)[:, None, :, None])
         return enter, leave, plan.before(before[free:, :, -1]).exp()
 
-    def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Gradient by ``g``, from that by ``c`` of every slot and what links add to the last slot they leave."""
-        self.plan.add_to_sources(grad[:, :, -1], last)
-        heads = grad.shape[1]
-        mask = self.plan.pairs.mT.to(grad.dtype).unsqueeze(1).expand(-1, heads, -1, -1)
-        return mask @ grad
+    def backward(self, within, entered, left, through) -> torch.Tensor:
+        """As `ScalarDecay.backward`, per channel: ``[C, H, s, K]``."""
+        left = _to_end(left)
+        left[self.plan.links - self.plan.passing :] += through.unsqueeze(-2)
+        within[self.plan.free :] += _from_start(entered)
+        self.plan.add_to_sources(within, left)
+        return within
+
+
+def _from_start(grad: torch.Tensor) -> torch.Tensor:
+    """`crossing.from_start` of ``[..., s, K]``; products with a triangle are quicker than sums along that axis."""
+    return _ones(grad).triu_() @ grad
+
+
+def _to_end(grad: torch.Tensor) -> torch.Tensor:
+    """`crossing.to_end` of ``[..., s, K]``."""
+    return _ones(grad).tril_(-1) @ grad
+
+
+def _ones(grad: torch.Tensor) -> torch.Tensor:
+    return grad.new_ones(grad.shape[-2], grad.shape[-2])
 
 
 def _behind(g: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .chunking import ChunkPlan
+from .crossing import across_pairs, from_start, to_end
 from .precision import Precision
 
 
@@ -40,14 +41,18 @@ class ScalarDecay:
     def products(self, q: torch.Tensor, bk: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``q_i.k_j`` and ``b_i k_i.k_j``, each decayed from j to i: ``[C, H, s, s]``, zero where i does not see j."""
         mm = self.precision.matmul
-        return mm(q, k.mT).mul_(self.pairs), mm(bk, k.mT).mul_(self.pairs)
+        self.decayed = mm(q, k.mT).mul_(self.pairs), mm(bk, k.mT).mul_(self.pairs)
+        return self.decayed
 
-    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients by q, by bk, and by k; of ``scores - system``. Uses its gradients up."""
+    def products_backward(self, q, bk, k, dscores, dsystem) -> tuple[torch.Tensor, ...]:
+        """Gradients of ``scores - system``, by q, by bk, by k, and by ``g`` inside chunks. Uses its gradients up."""
         mm, operand = self.precision.matmul, self.precision.operand
+        scores, system = self.decayed
+        del self.decayed
+        dg = across_pairs((dscores * scores).addcmul_(dsystem, system, value=-1))
         dscores, dsystem = operand(dscores.mul_(self.pairs)), operand(dsystem.mul_(self.pairs))
         dk = self.precision.add_matmul(mm(dscores.mT, q), dsystem.mT, bk, alpha=-1)
-        return mm(dscores, k), mm(dsystem, k), dk
+        return mm(dscores, k), mm(dsystem, k), dk, dg
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Decays between a slot and the edges of its chunk.
@@ -68,13 +73,17 @@ class ScalarDecay:
         leave = leave.mul_(mask).exp_().mul_(mask)
         return enter.unsqueeze(-1), leave.unsqueeze(-1), plan.before(self.high[free:, :, -1:]).exp()
 
-    def backward(self, grad: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Gradient by ``g``.
+    def backward(self, within, entered, left, through) -> torch.Tensor:
+        """Gradient by ``g``, ``[C, H, s]``.
 
         Args:
-            grad: By ``c`` of every slot and channel, ``[C, H, s, K]``.
-            last: What links add to that of the last slot of the chunks they leave, ``[E, H, K]``.
+            within: From inside the chunks, as `products_backward` returns it; used up.
+            entered: By the logarithm of the first of `edges`, per key channel, ``[E, H, s, K]``.
+            left: The same of the second.
+            through: The same of the third, ``[F, H, K]``.
         """
-        grad = grad.sum(-1)
-        self.plan.add_to_sources(grad[..., -1], last.sum(-1))
-        return grad @ self.plan.pairs.to(grad.dtype)
+        left = to_end(left.sum(-1))
+        left[self.plan.links - self.plan.passing :] += through.sum(-1, keepdim=True)
+        within[self.plan.free :] += from_start(entered.sum(-1))
+        self.plan.add_to_sources(within, left)
+        return within

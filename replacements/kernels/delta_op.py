@@ -147,27 +147,25 @@ def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
 def _backward(parts: _Parts, grads: delta.Gradients, v: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Gradients by q (scaled), k, v, g and beta, token by token: ``[N, H, ...]``.
 
-    A cumulative decay ``c_i`` multiplies ``q_i`` and ``b_i k_i`` where they read and divides ``k_i`` where it is
-    written, so its gradient is the sum of these times their gradients, with that sign: no sum over pairs is needed.
-
     Args:
         parts: The inputs in chunks.
         grads: Gradients by their terms.
         v: Values ``[N, H, V]``.
         beta: Step sizes ``[N, H]``.
     """
-    plan, q, k = parts.plan, parts.q, parts.k
+    plan, q, k, entered = parts.plan, parts.q, parts.k, slice(parts.plan.free, None)
     grads.system.diagonal(dim1=-2, dim2=-1).zero_()
-    dq, dbk, dk = parts.decay.products_backward(q, parts.bk, k, grads.scores, grads.system)
-    dq[plan.free :].addcmul_(grads.queries, parts.enter)
-    dbk[plan.free :].addcmul_(grads.readers, parts.enter)
-    writers = grads.writers.mul_(parts.leave)
+    dq, dbk, dk, within = parts.decay.products_backward(q, parts.bk, k, grads.scores, grads.system)
+    queries, readers, writers = (
+        x.mul_(edge)
+        for x, edge in ((grads.queries, parts.enter), (grads.readers, parts.enter), (grads.writers, parts.leave))
+    )
+    dq[entered] += queries
+    dbk[entered] += readers  # gradients by bk come with the sign turned
     plan.add_to_sources(dk, writers)
-    last = writers.mul_(plan.sources(k)).sum(-2)
-    last[plan.links - plan.passing :] += grads.total
-    reads = (k * dbk).neg_()  # gradients by bk come with the sign turned
-    dbeta = plan.scatter(reads.sum(-1))
-    dg = parts.decay.backward(reads.mul_(parts.beta).addcmul_(q, dq).addcmul_(k, dk, value=-1), last)
+    came = queries.mul_(q[entered]).addcmul_(readers, parts.bk[entered], value=-1)
+    dg = parts.decay.backward(within, came, writers.mul_(plan.sources(k)), grads.total)
+    dbeta = plan.scatter((k * dbk).sum(-1).neg_())
     dk.addcmul_(dbk, parts.beta, value=-1)
     dvalues = plan.scatter(grads.values)
     dbeta += (dvalues * v).sum(-1)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.function import once_differentiable
 
+from ..crossing import across_pairs, from_start, to_end
 from ..linear_recurrence import reverse_scan_, scan_
 from .plan import Block
 
@@ -172,16 +173,23 @@ def _decays(block: Block, log_decay: torch.Tensor) -> Sequence[torch.Tensor]:
     # Sums start at the slot's own document, and are taken in double precision where the device has it: then what a
     # neighbour in the chunk contributes cancels to the last bit of the result.
     wide = step if step.device.type == "mps" else step.double()
-    total = wide.cumsum(2)
-    total = (total - (total - wide).gather(2, block.first.unsqueeze(1).expand_as(total))).to(step.dtype)
+    sums = wide.cumsum(2)
+    sums -= (sums - wide).gather(2, block.first.unsqueeze(1).expand_as(sums))
+    total = sums.to(step.dtype)
+    rest = None if wide.dtype == step.dtype else (sums - total).to(step.dtype)
     same = (block.document.unsqueeze(2) == block.document.unsqueeze(1)).tril()
     mask = torch.zeros_like(same, dtype=step.dtype).masked_fill_(~same, -_INF).unsqueeze(1)
-    decay = (total.unsqueeze(3) - total.unsqueeze(2)).add_(mask).exp_()
-    end = total[:, :, -1:]
+    decay = _differences(total, rest).add_(mask).exp_()
     enter = total.masked_fill(~block.enters.unsqueeze(1), -_INF).exp_()
-    leave = (end - total).masked_fill_(~block.leaves.unsqueeze(1), -_INF).exp_()
-    through = end.squeeze(2).masked_fill(~block.through.unsqueeze(1), -_INF).exp_()
+    leave = (sums[:, :, -1:] - sums).to(step.dtype).masked_fill_(~block.leaves.unsqueeze(1), -_INF).exp_()
+    through = total[:, :, -1].masked_fill(~block.through.unsqueeze(1), -_INF).exp_()
     return decay, enter.transpose(1, 2).unsqueeze(3), leave.transpose(1, 2).unsqueeze(3), through
+
+
+def _differences(total: torch.Tensor, rest: torch.Tensor | None) -> torch.Tensor:
+    """``s_i - s_j``, ``[c, H, l, l]``, of sums s given as two numbers each: one keeps no small decay by a large one."""
+    out = total.unsqueeze(3) - total.unsqueeze(2)
+    return out if rest is None else out.add_(rest.unsqueeze(3)).sub_(rest.unsqueeze(2))
 
 
 def _block_backward(
@@ -195,35 +203,28 @@ def _block_backward(
 
     ``carry`` is the state at the block's start, ``grad_carry`` the gradient of the one at its end.
     """
-    grad_v, grad_b, grad_c, grad_total = _within_backward(chunks, grad_y)
-    grad_log, grad_start = 0, None
+    grad_v, grad_b, grad_c, grad_log = _within_backward(chunks, grad_y)
+    grad_start = None
     if chunks.block.linked:
-        grad_log, entered, grad_start = _between_backward(chunks, grad_y, carry, grad_carry, (grad_v, grad_b, grad_c))
-        grad_total = grad_total + entered
-    same = (chunks.block.document.unsqueeze(2) == chunks.block.document.unsqueeze(1)).tril()
-    grad_log = same.mT.to(grad_y.dtype) @ grad_total + grad_log
+        grad_start = _between_backward(chunks, grad_y, carry, grad_carry, (grad_v, grad_b, grad_c, grad_log))
     grad_x = grad_v * chunks.step
     if D is not None:
         grad_x.addcmul_(grad_y, D)
     grad_step = (grad_v.mul_(chunks.x)).sum(3)
-    return [grad_x, grad_b.transpose(1, 2), grad_c.transpose(1, 2), grad_step, grad_log], grad_start
+    return [grad_x, grad_b.transpose(1, 2), grad_c.transpose(1, 2), grad_step, grad_log.transpose(1, 2)], grad_start
 
 
 def _within_backward(chunks: _Chunks, grad_y: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Gradients of v ``[c, l, H, P]``, B and C ``[c, G, l, N]``, and of the decay sums ``[c, l, H]``."""
+    """Gradients of v ``[c, l, H, P]``, B and C ``[c, G, l, N]``, and log decays ``[c, H, l]``."""
     grad_heads = grad_y.transpose(1, 2).contiguous()
     scores = chunks.scores.unsqueeze(2)
     grad = grad_heads @ chunks.v.permute(0, 2, 3, 1)
     grad.mul_(chunks.decay)
     grad_scores = chunks.per_head(grad).sum(2)
-    # An exponent is a difference of two sums, which on the diagonal is zero whatever they are. Left in, the diagonal
-    # would cancel only to rounding, and it is the largest part when decays are strong.
-    exponent = (chunks.per_head(grad).mul_(scores)).flatten(1, 2)
-    exponent.diagonal(dim1=2, dim2=3).zero_()
-    grad_total = (exponent.sum(3) - exponent.sum(2)).transpose(1, 2)
+    grad_log = across_pairs(chunks.per_head(grad).mul_(scores).flatten(1, 2))
     weights = torch.mul(chunks.per_head(chunks.decay), scores, out=chunks.per_head(grad)).flatten(1, 2)
     grad_v = (weights.mT @ grad_heads).transpose(1, 2)
-    return grad_v.contiguous(), grad_scores.mT @ chunks.C, grad_scores @ chunks.B, grad_total
+    return grad_v.contiguous(), grad_scores.mT @ chunks.C, grad_scores @ chunks.B, grad_log
 
 
 def _between_backward(
@@ -231,10 +232,10 @@ def _between_backward(
     grad_y: torch.Tensor,
     carry: torch.Tensor | None,
     grad_carry: torch.Tensor | None,
-    grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Add to the gradients of v, B and C; return those of log decays, decay sums ``[c, l, H]`` and the carry."""
-    grad_v, grad_b, grad_c = grads
+    grads: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """Add to the gradients of v, B, C and log decays; return that of the carry."""
+    grad_v, grad_b, grad_c, grad_log = grads
     states = chunks.states(carry)
     decayed = grad_y * chunks.enter
     grouped = chunks.by_group(decayed)
@@ -244,16 +245,15 @@ def _between_backward(
     reverse_scan_(chunks.through_decay(), chunks.split(grad_states))
 
     grad_c += grouped @ states[:-1].mT
-    entered = chunks.between(states).mul_(decayed).sum(3)
+    grad_log += from_start(chunks.between(states).mul_(decayed).sum(3).transpose(1, 2))
 
     leaving = chunks.v * chunks.leave
     grad_leaving = chunks.by_head(chunks.B @ grad_states[1:])
     grad_b += chunks.by_group(leaving) @ grad_states[1:].mT
     grad_v.addcmul_(grad_leaving, chunks.leave)
-    left = leaving.mul_(grad_leaving).sum(3)
-    # The decay from slot j to the end holds the log decays after j, so log decay k collects from every j before it.
-    grad_log = (left.cumsum(1) - left).mul_(chunks.block.leaves.unsqueeze(2))
+    grad_log += to_end(leaving.mul_(grad_leaving).sum(3).transpose(1, 2))
 
     across = chunks.split(states[:-1]) * chunks.split(grad_states[1:])
     across = across.sum((2, 4)).flatten(1, 2).mul_(chunks.through)
-    return grad_log + across.unsqueeze(1), entered, grad_states[0]
+    grad_log += across.unsqueeze(2)
+    return grad_states[0]
