@@ -1,8 +1,8 @@
 """Gradients by log decays, from those by what they decay, without a difference of sums.
 
-A log decay ``g_t`` acts on everything that is carried across slot t: from a slot j < t to a slot i >= t, from the start
-of a chunk to a slot i >= t, from a slot j < t to its end. What is not carried across would cancel in a difference of
-sums, but only to rounding; next to a fast decay hardly anything is carried across, and the rounding is all that is left.
+A log decay ``g_t`` acts on everything that is carried across slot t: from a slot j < t to a slot i >= t, from the
+start of a chunk to a slot i >= t, from a slot j < t to its end. What is not carried across would cancel in a difference
+of sums, but only to rounding; next to a fast decay hardly anything is carried across, and rounding is all that is left.
 """
 
 from __future__ import annotations
