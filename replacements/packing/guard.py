@@ -10,6 +10,7 @@ from torch import nn
 
 from replacements.packing import settings
 from replacements.packing.families import known_mixer
+from replacements.packing.parallelism import split_rows
 from replacements.packing.rules import RULES
 from replacements.packing.situation import Situation
 from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, logger, say_once, warn_once
@@ -67,6 +68,7 @@ def judge(facts: Situation, rules: Sequence[Callable[[Situation], Verdict | None
     Raises:
         SettingError: An environment variable of this package has a value that means nothing.
     """
+    _mention_split(facts)
     if not asks(facts):
         _mention_wrapped(facts)
         return LEAVE
@@ -110,11 +112,30 @@ def _or_refused(facts: Situation, verdict: Verdict) -> Verdict:
 
 def _mention_wrapped(facts: Situation) -> None:
     packs = facts.args.packing or getattr(facts.args, "eval_packing", None)
-    if not (packs and facts.wrapped and isinstance(facts.model, nn.Module)):
-        return
-    if any(known_mixer(name, module) for name, module in facts.model.named_modules()):
+    if packs and facts.wrapped and _has_mixers(facts.model):
         say_once(
             "wrapped",
             "packing_strategy='wrapped' cuts one stream of tokens into blocks: documents run into one another by its "
             "definition, and nothing here keeps them apart. Use packing_strategy='bfd' to keep them apart.",
         )
+
+
+def _mention_split(facts: Situation) -> None:
+    """Without packing it is wrong as well, and nobody else says so of every recurrent layer."""
+    try:
+        split = split_rows(facts.args)
+    except ValueError:  # a size in the environment that is no number: accelerate's to complain of
+        return
+    if split is not None and _has_mixers(facts.model):
+        say_once(
+            "split",
+            f"{facts.model_name} carries state along the row, and {split[0]}={split[1]} splits rows between devices, "
+            "which hands no state across: the model is not computed as defined, packed or padded. Set "
+            f"{split[0]}=1.",
+        )
+
+
+def _has_mixers(model: Any) -> bool:
+    if not isinstance(model, nn.Module):
+        return False
+    return any(known_mixer(name, module) for name, module in model.named_modules())

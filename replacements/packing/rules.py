@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from replacements.packing import dispatch, settings
+from replacements.packing.parallelism import CONTEXT, split_rows
 from replacements.packing.probe import probe
 from replacements.packing.runtime import attach, runtime_of
 from replacements.packing.situation import Situation, columns_of, unwrapped
@@ -72,15 +73,13 @@ def _trl_needs_tokenizer() -> bool:
     return any(text.startswith("Packing is not supported for vision-language models") for text in texts)
 
 
-def judge_context_parallelism(facts: Situation) -> Verdict | None:
-    """Context parallelism drops the attention mask and splits rows between devices."""
-    configured = getattr(facts.args, "parallelism_config", None)
-    size = getattr(configured, "cp_size", None)
-    if configured is None and os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG", "").lower() in ("1", "true"):
-        size = int(os.environ.get("PARALLELISM_CONFIG_CP_SIZE") or 1)
-    if isinstance(size, int) and size > 1:
-        return Verdict.against(Reason.CONTEXT_PARALLELISM, detail=size)
-    return None
+def judge_parallelism(facts: Situation) -> Verdict | None:
+    """A row that is split between devices has its boundaries on one of them, and attention loses its mask."""
+    split = split_rows(facts.args)
+    if split is None:
+        return None
+    name, size = split
+    return Verdict.against(Reason.CONTEXT_PARALLELISM if name == CONTEXT else Reason.SEQUENCE_PARALLELISM, detail=size)
 
 
 def judge_mixers(facts: Situation) -> Verdict | None:
@@ -149,7 +148,7 @@ RULES = (
     judge_collator,
     judge_data,
     judge_processor,
-    judge_context_parallelism,
+    judge_parallelism,
     judge_mixers,
     judge_by_probe,
 )

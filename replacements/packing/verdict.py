@@ -54,6 +54,10 @@ class Reason(Enum):
         "Context parallelism (`cp_size={detail}`) splits rows between devices and drops the mask that keeps documents "
         "apart. Set `cp_size=1` to pack."
     )
+    SEQUENCE_PARALLELISM = (
+        "Sequence parallelism (`sp_size={detail}`, Ulysses or ALST) splits rows between devices: each would see the "
+        "boundaries of its own part only. Set `sp_size=1` to pack."
+    )
     SWITCHED_OFF = "`PATCHER_HYBRID_PACKING=0` turns packing off for hybrid models ({model}). Unset it to pack."
     PREPARED_TWICE = (
         "The rows of the dataset are packed already (column `seq_lengths`), and TRL would prepare them again: it takes "

@@ -191,14 +191,60 @@ def test_whether_trl_needs_a_tokenizer_is_read_from_its_own_message(monkeypatch)
     assert not rules._trl_needs_tokenizer()
 
 
-def test_context_parallelism(llama, monkeypatch):
-    args = settings(parallelism_config=SimpleNamespace(cp_size=2))
-    assert reason_of(situation(llama, args=args)) is Reason.CONTEXT_PARALLELISM
+SPLITS = [("cp_size", Reason.CONTEXT_PARALLELISM), ("sp_size", Reason.SEQUENCE_PARALLELISM)]
+
+
+def split(name, size=2):
+    return SimpleNamespace(**{"cp_size": 1, "sp_size": 1, name: size})
+
+
+@pytest.mark.parametrize(("name", "reason"), SPLITS)
+def test_rows_split_between_devices(llama, monkeypatch, name, reason):
+    args = settings(parallelism_config=split(name))
+    assert reason_of(situation(llama, args=args)) is reason
     monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
-    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "4")
-    assert reason_of(situation(llama)) is Reason.CONTEXT_PARALLELISM
-    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "1")
+    monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "4")
+    assert reason_of(situation(llama)) is reason
+    assert judge(situation(llama, args=settings(parallelism_config=split(name, 1)))) == PACK, "the settings rule"
+    monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "1")
     assert judge(situation(llama)) == PACK
+
+
+@pytest.mark.parametrize(("name", "reason"), SPLITS)
+def test_rows_split_by_an_accelerator_that_is_there_already(llama, monkeypatch, name, reason):
+    from accelerate.state import AcceleratorState
+
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {"parallelism_config": split(name)})
+    assert reason_of(situation(llama)) is reason
+
+
+def test_sizes_as_accelerate_holds_them(llama, monkeypatch):
+    from accelerate.parallelism_config import ParallelismConfig
+
+    if "sp_size" not in ParallelismConfig.__dataclass_fields__:
+        pytest.skip("this accelerate has no sequence parallelism")
+    args = settings(parallelism_config=ParallelismConfig(sp_size=2))
+    assert reason_of(situation(llama, args=args)) is Reason.SEQUENCE_PARALLELISM
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("name", ["cp_size", "sp_size"])
+def test_a_recurrent_model_on_split_rows_is_mentioned_once(hybrid, llama, caplog, name, packing):
+    args = settings(packing=packing, parallelism_config=split(name))
+    judge(situation(llama, args=args))
+    assert not caplog.messages
+    for _ in range(2):
+        made = judge(situation(hybrid, args=args))
+    assert made.action == ("pad" if packing else "leave")
+    assert len(caplog.messages) == 1
+    assert f"{name}=2" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_size_that_is_no_number_is_not_ours_to_complain_of(llama, monkeypatch, packing):
+    monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "many")
+    assert judge(situation(llama, args=settings(packing=packing))).action == ("pad" if packing else "leave")
 
 
 def test_rows_packed_beforehand_are_prepared_twice(llama):
