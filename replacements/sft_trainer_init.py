@@ -15,7 +15,8 @@ REWRITE = Rewrite(
             action="before",
             text=(
                 "__patcher__.foresee(model=model, args=args, data_collator=data_collator, "
-                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class)"
+                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class, "
+                "peft_config=peft_config)"
             ),
             required=False,
             lost="an early verdict on a model given by name; it is judged once its weights are loaded",
@@ -28,7 +29,8 @@ REWRITE = Rewrite(
             action="before",
             text=(
                 "args = __patcher__.choose(self, model=model, args=args, data_collator=data_collator, "
-                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class)"
+                "train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class, "
+                "peft_config=peft_config)"
             ),
         ),
         Edit(name="attach the runtime", anchors=(), action="append", text="__patcher__.prepare(self)"),

@@ -82,6 +82,14 @@ def judge_parallelism(facts: Situation) -> Verdict | None:
     return Verdict.against(Reason.CONTEXT_PARALLELISM if name == CONTEXT else Reason.SEQUENCE_PARALLELISM, detail=size)
 
 
+def judge_adapter(facts: Situation) -> Verdict | None:
+    """Virtual tokens stand in front of a row, not of each document."""
+    adapter = facts.adapter
+    if getattr(adapter, "is_prompt_learning", False) is True:
+        return Verdict.against(Reason.PROMPT_LEARNING, detail=type(adapter).__name__)
+    return None
+
+
 def judge_mixers(facts: Situation) -> Verdict | None:
     """Every layer that carries state must be known, and reachable in this transformers."""
     anatomy = Anatomy.of(facts.model)
@@ -149,6 +157,7 @@ RULES = (
     judge_data,
     judge_processor,
     judge_parallelism,
+    judge_adapter,
     judge_mixers,
     judge_by_probe,
 )

@@ -25,6 +25,7 @@ class Situation:
     train_dataset: Any = None
     eval_dataset: Any = None
     processing_class: Any = None
+    peft_config: Any = None
 
     @property
     def asks(self) -> bool:
@@ -71,6 +72,13 @@ class Situation:
     def streams_unknown_columns(self) -> bool:
         """Whether a dataset is a stream whose columns only reading it would tell; it is never read to find out."""
         return any(columns_of(dataset) is None for dataset in self.datasets)
+
+    @property
+    def adapter(self) -> Any:
+        """The PEFT config that the model will be trained by: the one given, or the active one of a wrapped model."""
+        if self.peft_config is not None or unwrapped(self.model) is self.model:
+            return self.peft_config
+        return self.model.peft_config.get(self.model.active_adapter)
 
     @property
     def sees(self) -> bool:

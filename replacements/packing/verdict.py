@@ -58,6 +58,10 @@ class Reason(Enum):
         "Sequence parallelism (`sp_size={detail}`, Ulysses or ALST) splits rows between devices: each would see the "
         "boundaries of its own part only. Set `sp_size=1` to pack."
     )
+    PROMPT_LEARNING = (
+        "Prompt learning ({detail}) puts tokens of its own in front of a row, so that they precede its first document "
+        "only and the boundaries no longer fit. Use an adapter of the weights, such as LoRA, to pack."
+    )
     SWITCHED_OFF = "`PATCHER_HYBRID_PACKING=0` turns packing off for hybrid models ({model}). Unset it to pack."
     PREPARED_TWICE = (
         "The rows of the dataset are packed already (column `seq_lengths`), and TRL would prepare them again: it takes "

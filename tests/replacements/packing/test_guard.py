@@ -247,6 +247,31 @@ def test_a_size_that_is_no_number_is_not_ours_to_complain_of(llama, monkeypatch,
     assert judge(situation(llama, args=settings(packing=packing))).action == ("pad" if packing else "leave")
 
 
+def prompt_learning(kind):
+    peft = pytest.importorskip("peft")
+    return getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3)
+
+
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])
+def test_a_config_that_learns_a_prompt(llama, kind):
+    made = judge(situation(llama, peft_config=prompt_learning(kind)))
+    assert made.reason is Reason.PROMPT_LEARNING
+    assert kind in made.sentence
+
+
+def test_a_wrapped_model_whose_active_adapter_learns_a_prompt(llama):
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(copy.deepcopy(llama), prompt_learning("PromptTuningConfig"))
+    assert reason_of(situation(model)) is Reason.PROMPT_LEARNING
+
+
+def test_an_adapter_of_the_weights_packs(llama):
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+    assert judge(situation(llama, peft_config=lora)) == PACK
+    assert judge(situation(peft.get_peft_model(copy.deepcopy(llama), lora))) == PACK
+
+
 def test_rows_packed_beforehand_are_prepared_twice(llama):
     made = judge(situation(llama, args=settings(packing=False), train_dataset=packed_rows()))
     assert (made.action, made.reason) == ("refuse", Reason.PREPARED_TWICE)
