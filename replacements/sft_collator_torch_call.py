@@ -8,6 +8,8 @@ REWRITE = Rewrite(
     package="trl",
     target="trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call",
     edits=(
+        # TRL slices by the lengths before it returns: wrong ones end in an IndexError that names nothing.
+        Edit(name="check the lengths", action="prepend", text="__patcher__.check_lengths(self, examples)"),
         Edit(
             name="complete the batch",
             anchors=(Anchor("return $OUTPUT", level="body", only=True),),
@@ -15,5 +17,8 @@ REWRITE = Rewrite(
             text="return __patcher__.complete(self, examples, $OUTPUT)",
         ),
     ),
-    calls={"complete": "replacements.packing.collator:complete"},
+    calls={
+        "check_lengths": "replacements.packing.collator:check_lengths",
+        "complete": "replacements.packing.collator:complete",
+    },
 )

@@ -59,6 +59,21 @@ def requests_boundaries(collator: Any) -> bool:
     return isinstance(getattr(collator, _ATTRIBUTE, None), Requested)
 
 
+def check_lengths(collator: Any, examples: list[dict[str, Any]]) -> None:
+    """Called before TRL flattens the examples.
+
+    Args:
+        collator: TRL's collator; left alone unless its trainer asked for boundaries.
+        examples: What the collator was given.
+
+    Raises:
+        BoundaryError: The lengths of an example do not add up to its tokens.
+    """
+    if requests_boundaries(collator) and getattr(collator, _ATTRIBUTE).packs:
+        for example in examples:
+            _document_lengths(example)
+
+
 def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any]) -> dict[str, Any]:
     """Puts the boundaries of a finished batch into it.
 
@@ -107,11 +122,12 @@ def _refuse_several_documents(examples: list[dict[str, Any]]) -> None:
 
 def _document_lengths(example: dict[str, Any]) -> np.ndarray:
     tokens = len(example["input_ids"])
-    lengths = np.asarray(example.get("seq_lengths", [tokens]), dtype=np.int64)
+    given = example.get("seq_lengths", [tokens])
+    lengths = np.asarray([] if given is None else given, dtype=np.int64)
     if lengths.sum() != tokens or np.any(lengths < 0):
         raise BoundaryError(
-            f"`seq_lengths` of a packed example add up to {lengths.sum()} but it has {tokens} tokens. Pack the dataset "
-            "again, or drop the `seq_lengths` column if its rows are single documents."
+            f"`seq_lengths` of a packed example add up to {lengths.sum()} but it has {tokens} tokens, or one is "
+            "negative. Pack the dataset again, or drop the `seq_lengths` column if its rows are single documents."
         )
     return lengths[lengths > 0]
 

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from replacements.packing.boundaries import BoundaryError
-from replacements.packing.collator import complete, request_boundaries, requests_boundaries
+from replacements.packing.collator import (
+    check_lengths,
+    complete,
+    refuse_packed_rows,
+    request_boundaries,
+    requests_boundaries,
+)
 
 
 @dataclass
@@ -106,6 +112,17 @@ def test_empty_documents_are_dropped():
 def test_lengths_that_do_not_add_up():
     with pytest.raises(BoundaryError, match="add up to 5 but it has 3"):
         complete(asking(), [{"input_ids": [1, 2, 3], "seq_lengths": [2, 3]}], {"input_ids": torch.ones(1, 3)})
+
+
+@pytest.mark.parametrize("lengths", [[2, 3], [4, -1], [], None])
+def test_lengths_are_checked_before_they_are_used(lengths):
+    examples = [*EXAMPLES, {"input_ids": [1, 2, 3], "seq_lengths": lengths}]
+    with pytest.raises(BoundaryError, match="seq_lengths"):
+        check_lengths(asking(), examples)
+    check_lengths(Collator(), examples)
+    watched = Collator()
+    refuse_packed_rows(watched)
+    check_lengths(watched, examples)
 
 
 def test_the_request_survives_pickling():
