@@ -19,25 +19,17 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--mixed_precision=no", "--dynamo_backend=no", "--multi_gpu")
 
 
-def launch(tmp_path, launcher=TORCHRUN, processes=2, **settings):
-    """Runs `worker.py` in several processes and returns what rank 0 wrote."""
+def launch(tmp_path, launcher=TORCHRUN, processes=2, worker="tests.stack.worker", variables=None, **settings):
+    """Runs a worker in several processes and returns what rank 0 wrote."""
     out = tmp_path / "out.pt"
     counts = ("--num_processes" if launcher is ACCELERATE else "--nproc-per-node", str(processes))
-    arguments = json.dumps(
-        {"out": str(out), "lengths": LENGTHS, "max_length": 70, "shuffle_dataset": False, **settings}
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    module = ("-m" if launcher is TORCHRUN else "--module", worker, json.dumps({"out": str(out), **settings}))
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
     done = subprocess.run(
-        [
-            sys.executable,
-            *launcher,
-            *counts,
-            "-m" if launcher is TORCHRUN else "--module",
-            "tests.stack.worker",
-            arguments,
-        ],
+        [sys.executable, *launcher, *counts, *module],
         cwd=ROOT,
-        env=environment,
+        env=os.environ | fixed | (variables or {}),
         capture_output=True,
         text=True,
         timeout=240,
@@ -45,6 +37,12 @@ def launch(tmp_path, launcher=TORCHRUN, processes=2, **settings):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(out)
+
+
+def train(tmp_path, launcher=TORCHRUN, **settings):
+    """A step of TRL's trainer in two processes."""
+    rows = {"lengths": LENGTHS, "max_length": 70, "shuffle_dataset": False, "gradient_accumulation_steps": 3}
+    return launch(tmp_path, launcher, **{**rows, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +53,19 @@ def expected():
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
 def test_ddp(tmp_path, expected, launcher):
-    got = launch(tmp_path, launcher, gradient_accumulation_steps=3)
+    got = train(tmp_path, launcher)
     assert got["packed"] >= 1
     assert relative_error(got["gradients"], expected) <= 1e-4
 
 
 def test_ddp_with_dispatched_batches(tmp_path, expected):
     """Rank 0 reads and slices the batches: `seq_idx` has the shape of the ids so that it survives."""
-    got = launch(
-        tmp_path, gradient_accumulation_steps=3, pad_to_multiple_of=72, accelerator_config={"dispatch_batches": True}
-    )
+    got = train(tmp_path, pad_to_multiple_of=72, accelerator_config={"dispatch_batches": True})
     assert relative_error(got["gradients"], expected) <= 1e-4
 
 
 def test_fsdp2(tmp_path, expected):
     """FSDP1 is not tried: accelerate starts it on accelerators alone."""
     wrap = {"transformer_layer_cls_to_wrap": ["Qwen3_5DecoderLayer"], "fsdp_version": 2}
-    got = launch(tmp_path, gradient_accumulation_steps=3, fsdp="full_shard auto_wrap", fsdp_config=wrap)
+    got = train(tmp_path, fsdp="full_shard auto_wrap", fsdp_config=wrap)
     assert relative_error(got["gradients"], expected) <= 1e-4
