@@ -1,7 +1,7 @@
 """Finds where the documents of a batch start, from what the caller passed.
 
 Sources, the most explicit first: `seq_idx`, `cu_seq_lens_q` (or `cu_seqlens`), `packed_seq_lengths`, and at last
-`position_ids`. An explicit source is never overruled by a derived one.
+`position_ids`. An explicit source is never overruled by a derived one, and positions that contradict it are an error.
 """
 
 from __future__ import annotations
@@ -42,10 +42,14 @@ def find_documents(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[S
     Raises:
         BoundaryError: The boundaries do not fit a batch of this shape.
     """
-    restarts = _restarts(kwargs, rows, length)
-    starts = _explicit_starts(kwargs, rows, length)
+    planes = _planes_on_host(kwargs.get("position_ids"), rows, length)
+    kept = None if planes is None else _kept_on_host(kwargs.get("attention_mask"), rows, length)
+    restarts = None if planes is None else _restarts(planes, kept)
+    name, starts = _explicit_starts(kwargs, rows, length)
     if starts is None:
         starts = restarts
+    elif restarts is not None:
+        _check_positions(planes[0], kept, restarts, starts, name)
     if starts is None or len(starts) == rows:
         return None, True
     agree = restarts is not None and bool(np.isin(starts, restarts, assume_unique=True).all())
@@ -63,43 +67,82 @@ def segments_to_positions(segments: Segments, device: torch.device | str = "cpu"
     return segments.positions(device).view(segments.rows, -1)
 
 
-def _explicit_starts(kwargs: Mapping[str, Any], rows: int, length: int) -> np.ndarray | None:
+def _explicit_starts(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[str, np.ndarray | None]:
     for name in EXPLICIT:
         value = kwargs.get(name)
         if value is None:
             continue
         if name == "seq_idx":
-            return _starts_of_changes(_rows_on_host(value, rows, length, name), step=0)
+            numbers = _rows_on_host(value, rows, length, name)
+            return name, _starts_of(numbers[:, 1:] != numbers[:, :-1])
         if name == "packed_seq_lengths":
             value = np.concatenate([[0], np.cumsum(_host(value).ravel())])
-        return _starts_of_cumulative(_host(value).ravel(), rows, length, name)
-    return None
+        return name, _starts_of_cumulative(_host(value).ravel(), rows, length, name)
+    return "", None
 
 
-def _restarts(kwargs: Mapping[str, Any], rows: int, length: int) -> np.ndarray | None:
-    """Where the positions of text restart, in flat indices; `None` without positions.
+def _planes_on_host(positions: Any, rows: int, length: int) -> np.ndarray | None:
+    """Positions as `[planes, B, T]`, one plane unless they are those of multimodal rope; `None` if there are none.
 
-    One token is never packed: generation is spared a synchronisation for every token. In padded rows the positions
-    count the tokens that the mask keeps, so restarts are looked for among those, and padding is set apart.
+    One token is never packed: generation is spared a synchronisation for every token.
     """
-    positions = kwargs.get("position_ids")
     if positions is None or length == 1:
         return None
-    positions = _rows_on_host(text_plane(positions), rows, length, "position_ids")
-    kept = _kept_on_host(kwargs.get("attention_mask"), rows, length)
+    host = _host(positions)
+    planes = host if host.ndim == 3 else [host]
+    return np.stack([_rows_on_host(plane, rows, length, "position_ids") for plane in planes])
+
+
+def _restarts(planes: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+    """Where the positions of text restart, in flat indices.
+
+    In padded rows the positions count the tokens that the mask keeps, so restarts are looked for among those, and
+    padding is set apart.
+    """
+    breaks = _breaks(planes)
     if kept is None:
-        return _starts_of_changes(positions, step=1)
-    return _restarts_among(positions, kept)
+        return _starts_of(breaks)
+    breaks = breaks & kept[:, 1:] & kept[:, :-1]
+    if not breaks.any():  # padded rows of one document each
+        return np.arange(len(kept)) * kept.shape[1]
+    return _starts_of(breaks | (kept[:, 1:] != kept[:, :-1]))
 
 
-def _restarts_among(positions: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    follows = np.diff(positions, axis=1) == 1
-    both = kept[:, 1:] & kept[:, :-1]
-    if not np.any(both & ~follows):  # padded rows of one document each
-        return np.arange(len(positions)) * positions.shape[1]
-    changed = np.ones(positions.shape, dtype=bool)
-    changed[:, 1:] = (both & ~follows) | (kept[:, 1:] != kept[:, :-1])
-    return np.flatnonzero(changed)
+def _breaks(planes: np.ndarray) -> np.ndarray:
+    """Where positions `[planes, B, T]` restart, as booleans `[B, T - 1]` for all tokens but the first.
+
+    A plane of text, alone or in front of three others, advances by one. Where time, height and width come without
+    it, time stands still in an image and jumps behind it: a document starts where time falls back to where it began.
+    A document of one token leaves it there, with all planes equal, as they are for text alone.
+    """
+    first = planes[0]
+    if len(planes) in (1, 4):
+        return np.diff(first, axis=1) != 1
+    step, begun = np.diff(first, axis=1), first[:, 1:] <= first[:, :1]
+    text = (planes == first).all(0)[:, 1:]
+    return begun & ((step < 0) | ((step == 0) & text))
+
+
+def _check_positions(
+    positions: np.ndarray, kept: np.ndarray | None, restarts: np.ndarray, starts: np.ndarray, name: str
+) -> None:
+    """Raises if positions fall back inside a document of `name`: one of the two has lost a boundary.
+
+    A jump ahead is a way to number one document, and positions that stand still at the end of a row are padding.
+    """
+    length = positions.shape[1]
+    row, column = np.divmod(np.setdiff1d(restarts, starts, assume_unique=True), length)
+    wrong = positions[row, column] <= positions[row, column - 1]
+    standing = (positions[:, ::-1] != positions[:, -1:]).argmax(1)
+    wrong &= column < length - standing[row]
+    if kept is not None:
+        wrong &= kept[row, column] & kept[row, column - 1]
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise BoundaryError(
+            f"`position_ids` restart at token {column[at]} of row {row[at]}, and `{name}` has no document start there. "
+            "One of them lost a boundary: leave the wrong one out, or let both say where documents start."
+        )
 
 
 def _kept_on_host(attention_mask: Any, rows: int, length: int) -> np.ndarray | None:
@@ -110,20 +153,9 @@ def _kept_on_host(attention_mask: Any, rows: int, length: int) -> np.ndarray | N
     return None if kept.shape != (rows, length) or kept.all() else kept
 
 
-def text_plane(position_ids: torch.Tensor) -> torch.Tensor:
-    """The `[B, T]` plane that counts text tokens.
-
-    Multimodal rope stacks planes as `[3, B, T]` (time, height, width) or `[4, B, T]` (text first); in both the
-    first plane advances by one for each text token.
-    """
-    return position_ids[0] if position_ids.ndim == 3 else position_ids
-
-
-def _starts_of_changes(values: np.ndarray, step: int) -> np.ndarray:
-    """Flat indices at which a row starts or a value is not its predecessor plus `step`."""
-    changed = np.ones(values.shape, dtype=bool)
-    changed[:, 1:] = np.diff(values, axis=1) != step
-    return np.flatnonzero(changed)
+def _starts_of(breaks: np.ndarray) -> np.ndarray:
+    """Flat indices at which a row starts or has a break, given as `[B, T - 1]` for all tokens but the first."""
+    return np.flatnonzero(np.pad(breaks, ((0, 0), (1, 0)), constant_values=True))
 
 
 def _starts_of_cumulative(cumulative: np.ndarray, rows: int, length: int, name: str) -> np.ndarray:

@@ -51,15 +51,54 @@ def test_what_the_collator_writes_is_what_is_read(lengths):
 
 
 def test_the_explicit_source_wins_and_disagreement_is_noticed():
-    kwargs = {"seq_idx": numbers(2, 4), "position_ids": positions(3, 3)}
+    kwargs = {"seq_idx": numbers(3, 1, 2), "position_ids": positions(3, 3)}
     segments, agree = find_documents(kwargs, 1, 6)
-    assert segments.lengths.tolist() == [2, 4]
+    assert segments.lengths.tolist() == [3, 1, 2]
     assert not agree
 
 
-def test_finer_positions_agree_with_coarser_documents():
-    """Attention that isolates more than it has to isolates what it has to."""
-    assert find_documents({"seq_idx": numbers(2, 4), "position_ids": positions(2, 1, 3)}, 1, 6)[1]
+EXPLICIT = {
+    "seq_idx": numbers,
+    "cu_seq_lens_q": lambda *lengths: torch.tensor([0, *np.cumsum(lengths)]),
+    "cu_seqlens": lambda *lengths: torch.tensor([0, *np.cumsum(lengths)]),
+    "packed_seq_lengths": lambda *lengths: torch.tensor(lengths),
+}
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+@pytest.mark.parametrize("lengths", [(6,), (2, 4)])
+def test_positions_that_restart_inside_an_explicit_document(name, lengths):
+    """Attention would go by the one and the mixers by the other."""
+    kwargs = {name: EXPLICIT[name](*lengths), "position_ids": positions(2, 1, 3)}
+    with pytest.raises(BoundaryError, match=f"restart at token [23] of row 0, and `{name}`"):
+        find_documents(kwargs, 1, 6)
+
+
+def test_positions_that_restart_inside_a_document_of_a_later_row():
+    stacked = torch.cat([positions(3, 3), positions(4, 2)])
+    with pytest.raises(BoundaryError, match="token 4 of row 1"):
+        find_documents({"seq_idx": torch.cat([numbers(3, 3), numbers(6)]), "position_ids": stacked}, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0, 1, 2, 3, 4, 5],
+        [4, 5, 6, 7, 8, 9],  # goes on from an earlier part
+        [0, 1, 2, 40, 41, 42],  # skips ahead, to train for longer rows
+        [0, 1, 2, 0, 0, 0],  # padding behind the end
+        [0, 1, 2, 1, 1, 1],
+    ],
+)
+def test_positions_that_number_one_explicit_document(row):
+    kwargs = {"seq_idx": numbers(6), "position_ids": torch.tensor([row])}
+    assert find_documents(kwargs, 1, 6) == (None, True)
+
+
+def test_padding_in_front_of_an_explicit_document():
+    mask = torch.tensor([[0, 0, 1, 1, 1]])
+    kwargs = {"seq_idx": numbers(5), "position_ids": torch.tensor([[1, 1, 0, 1, 2]]), "attention_mask": mask}
+    assert find_documents(kwargs, 1, 5) == (None, True)
 
 
 def test_one_token_documents_are_documents():
@@ -76,6 +115,36 @@ def test_the_text_plane_alone_decides(planes):
     stacked = positions(3, 4).expand(planes, 1, 7).clone()
     stacked[1:] += torch.arange(7) % 2  # what vision adds to the other planes says nothing of documents
     assert lengths_of({"position_ids": stacked}, 1, 7) == [3, 4]
+
+
+def seen(before, side, after, start=0):
+    """Time, height and width of a text, an image of side x side tokens, and a text."""
+    first = torch.arange(start, start + before).expand(3, -1)
+    begin = start + before
+    height, width = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    image = torch.stack([torch.zeros(side * side, dtype=torch.long), height.flatten(), width.flatten()]) + begin
+    return torch.cat([first, image, torch.arange(begin + side, begin + side + after).expand(3, -1)], dim=1)
+
+
+@pytest.mark.parametrize("start", [0, 4])
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_an_image_is_no_boundary(before, start):
+    """Time stands still in it, and jumps behind it."""
+    row = seen(before, 3, 4, start)[:, None]
+    assert lengths_of({"position_ids": row}, 1, row.shape[2]) is None
+    assert lengths_of({"position_ids": row, "seq_idx": numbers(row.shape[2])}, 1, row.shape[2]) is None
+
+
+def test_documents_with_images():
+    parts = [seen(5, 3, 4), seen(0, 2, 1), seen(1, 0, 0), seen(1, 0, 0), seen(0, 2, 3), seen(2, 2, 0)]
+    lengths = [part.shape[1] for part in parts]
+    row = torch.cat(parts, dim=1)[:, None]
+    assert lengths_of({"position_ids": row}, 1, sum(lengths)) == lengths
+    segments, agree = find_documents({"position_ids": row, "seq_idx": numbers(*lengths)}, 1, sum(lengths))
+    assert segments.lengths.tolist() == lengths
+    assert agree
+    with pytest.raises(BoundaryError, match="token 23 of row 0"):
+        find_documents({"position_ids": row, "seq_idx": numbers(18, sum(lengths) - 18)}, 1, sum(lengths))
 
 
 def test_padded_rows_are_not_packed():

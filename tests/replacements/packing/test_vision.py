@@ -127,3 +127,18 @@ def test_a_stream_that_may_hold_images_is_not_packed(model, caplog):
 
 def test_a_stream_of_text_packs(model):
     assert_one_step_is_right(model, trainer(model, stream(rows_of_documents(DOCUMENTS)), packing=True))
+
+
+def test_a_row_with_an_image_is_one_document(model):
+    """Its positions stand still in the image, which was taken for as many documents of one token."""
+    ids = torch.cat([DOCUMENTS[0], torch.full((4,), 120), DOCUMENTS[3]])
+    time = torch.cat([torch.arange(23), torch.full((4,), 23), torch.arange(25, 30)])
+    planes = time.expand(3, 1, -1).clone()
+    planes[1, 0, 25:27] += 1
+    planes[2, 0, [24, 26]] += 1
+    row = {"inputs_embeds": model.get_input_embeddings()(ids)[None], "position_ids": planes}
+    with torch.no_grad():
+        stock = model(**row).logits
+        runtime = attach(model)
+        assert torch.equal(model(**row).logits, stock)
+    assert runtime.packed_forwards == 0
