@@ -1,10 +1,17 @@
 """Packed loss and gradients are those of the documents apart, weighted by their tokens, however batches are cut."""
 
+import random
+
 import pytest
 import torch
 from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
 
 import patcher
+from tests.support import sft
 from tests.support.models import gradients, log_probs, relative_error, tiny_model, token_documents
 from tests.support.training import sft_trainer
 
@@ -62,6 +69,42 @@ def test_one_step_is_the_token_weighted_mean(accumulation, masked):
         shuffle_dataset=False,
     )
     assert len(trainer.train_dataset) == accumulation
+    assert relative_error(step_gradients(trainer), expected) <= 1e-4
+
+
+def word_tokenizer():
+    """A tokenizer of words `w0` to `w127`, whose template marks what the assistant says."""
+    words = {f"w{i}": i for i in range(128)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w1"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + 'w2 ' }}"
+        "{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", eos_token="w2", chat_template=template)
+
+
+def worded(kind, rng):
+    """An example as text: a prompt and its completion, or a conversation of two turns."""
+    words = [" ".join(f"w{rng.randint(3, 120)}" for _ in range(rng.choice([1, 5, 20]))) + " " for _ in range(4)]
+    if kind == "completion_only_loss":
+        return {"prompt": words[0], "completion": words[1]}
+    roles = ("user", "assistant", "user", "assistant")
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, words, strict=True)]}
+
+
+@pytest.mark.parametrize("kind", ["completion_only_loss", "assistant_only_loss"])
+def test_the_masks_that_trl_makes_of_text_count_the_same_tokens_packed(kind):
+    rng = random.Random(0)
+    rows, model = Dataset.from_list([worded(kind, rng) for _ in range(12)]), tiny_model("qwen3_5")
+    settings = {kind: True, "max_length": 120, "max_grad_norm": 0.0, "processing_class": word_tokenizer()}
+    alone = sft.trainer(model, rows, **settings)
+    batches = [alone.data_collator([example]) for example in alone.train_dataset]
+    examples = [(batch["input_ids"][0], batch["labels"][0]) for batch in batches]
+    assert all(0 < int((labels == -100).sum()) < len(labels) for _, labels in examples)
+    expected = expected_gradients(model, examples)
+    trainer = sft.trainer(model, rows, packing=True, per_device_train_batch_size=len(rows), **settings)
+    assert 1 < len(trainer.train_dataset) < len(rows)
     assert relative_error(step_gradients(trainer), expected) <= 1e-4
 
 
