@@ -71,6 +71,7 @@ def judge(facts: Situation, rules: Sequence[Callable[[Situation], Verdict | None
     _mention_split(facts)
     if not asks(facts):
         _mention_wrapped(facts)
+        _mention_unread(facts)
         return LEAVE
     try:
         return _first_against(facts, rules) or PACK
@@ -118,6 +119,17 @@ def _mention_wrapped(facts: Situation) -> None:
             "packing_strategy='wrapped' cuts one stream of tokens into blocks: documents run into one another by its "
             "definition, and nothing here keeps them apart. Use packing_strategy='bfd' to keep them apart.",
         )
+
+
+def _mention_unread(facts: Situation) -> None:
+    """Nobody asked to pack, and the rows are packed: TRL trains them as it always did, without a word."""
+    try:
+        name = facts.unread_boundaries
+    except Exception:  # a dataset that cannot be read is TRL's to complain of
+        logger.debug("The rows of a dataset could not be read.", exc_info=True)
+        return
+    if name is not None:
+        say_once("unread", Reason.UNREAD_BOUNDARIES.value.format(detail=name))
 
 
 def _mention_split(facts: Situation) -> None:

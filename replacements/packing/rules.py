@@ -25,6 +25,12 @@ def judge_preparation(facts: Situation) -> Verdict | None:
     return None
 
 
+def judge_unread_boundaries(facts: Situation) -> Verdict | None:
+    """What a row says of its documents by a column that is dropped is lost before a batch is made."""
+    name = facts.unread_boundaries
+    return Verdict.against(Reason.UNREAD_BOUNDARIES, refuse=True, detail=name) if name else None
+
+
 def judge_encoder_decoder(facts: Situation) -> Verdict | None:
     """An encoder has no notion of documents in a row."""
     config = unwrapped(facts.model).config
@@ -152,6 +158,7 @@ _WRAPPERS = ("FSDP", "DEEPSPEED")
 #: Asked in this order; the first that answers decides.
 RULES = (
     judge_preparation,
+    judge_unread_boundaries,
     judge_encoder_decoder,
     judge_collator,
     judge_data,

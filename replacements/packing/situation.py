@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from replacements.packing.columns import unread_boundaries
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -62,6 +64,13 @@ class Situation:
     def packed_beforehand(self) -> bool:
         """Whether rows hold several documents already: token ids beside a list of lengths."""
         return any(_is_packed(dataset) for dataset in self.datasets)
+
+    @property
+    def unread_boundaries(self) -> str | None:
+        """The column by which rows hold several documents and which TRL's collator does not read, if there is one."""
+        if self.own_collator is not None and not self.flattens:
+            return None
+        return next(filter(None, map(unread_boundaries, self.datasets)), None)
 
     @property
     def prepares(self) -> bool:

@@ -68,6 +68,11 @@ class Reason(Enum):
         "a row for a document, and truncates it without its lengths. Pass "
         "`dataset_kwargs={{'skip_prepare_dataset': True}}`, or drop the column if each row is one document."
     )
+    UNREAD_BOUNDARIES = (
+        "The rows of the dataset hold several documents by their column `{detail}`, which TRL drops: each row would be "
+        "trained as one document. Give the lengths of each row's documents as a column `seq_lengths` and pass "
+        "`dataset_kwargs={{'skip_prepare_dataset': True}}`, or pass the documents as rows of their own."
+    )
     PACKED_BEFOREHAND = (
         "The rows of the dataset are packed already (column `seq_lengths`), so they cannot be trained padded, and "
         "packing is unsafe [{code}]: {why} Pass the documents as rows of their own."

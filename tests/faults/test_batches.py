@@ -132,6 +132,27 @@ def test_rows_packed_beforehand_in_a_stream_that_does_not_say(model):
         built.train()
 
 
+POSITIONS = [[i for document in DOCUMENTS for i in range(len(document))]]
+
+
+@pytest.mark.parametrize("preparation", [SKIP_PREPARATION, {}])
+@pytest.mark.parametrize("remove", [True, False])
+def test_rows_packed_beforehand_that_say_so_by_their_positions(model, preparation, remove):
+    """TRL drops the column, and the row was trained as one document."""
+    rows = rows_of_documents([torch.cat(DOCUMENTS)], position_ids=POSITIONS)
+    settings = {"dataset_kwargs": preparation, "remove_unused_columns": remove}
+    with pytest.raises(PackingRefusedError, match=r"\[unread-boundaries\].*`position_ids`.*`seq_lengths`"):
+        trainer(model, rows, packing=True, **settings)
+
+
+def test_rows_packed_beforehand_by_positions_where_nobody_asked_to_pack(model, caplog):
+    rows = rows_of_documents([torch.cat(DOCUMENTS)], position_ids=POSITIONS)
+    for _ in range(2):
+        built = trainer(model, rows, dataset_kwargs=SKIP_PREPARATION)
+    assert len([r for r in caplog.records if "`position_ids`" in r.getMessage()]) == 1
+    assert runtime_of(built.model) is None
+
+
 @pytest.mark.parametrize("packing", [True, False])
 def test_lengths_that_do_not_add_up(model, packing):
     """TRL's collator ended in an IndexError that names no cause."""
