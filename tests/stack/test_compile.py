@@ -5,7 +5,17 @@ import torch
 import torch._dynamo
 
 import patcher
-from tests.support.models import log_probs, log_probs_apart, packed_row, tiny_model, token_documents
+from replacements.packing.runtime import runtime_of
+from tests.stack.test_accounting import expected_gradients, step_gradients
+from tests.support.models import (
+    log_probs,
+    log_probs_apart,
+    packed_row,
+    relative_error,
+    tiny_model,
+    token_documents,
+)
+from tests.support.training import sft_trainer
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +63,15 @@ def test_gradients_of_a_compiled_model():
     for name, parameter in model.named_parameters():
         if name in expected:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-6)
+
+
+def test_a_trainer_that_compiles():
+    patcher.install()
+    documents = token_documents([12, 1, 20, 33])
+    expected = expected_gradients(small_model(), [(document, document) for document in documents])
+    settings = {"packing": True, "max_grad_norm": 0.0, "torch_compile": True, "torch_compile_backend": "aot_eager"}
+    trainer = sft_trainer(small_model(), documents, **settings)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert relative_error(step_gradients(trainer), expected) <= 1e-4
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
+    assert runtime_of(trainer.model).packed_forwards == 1

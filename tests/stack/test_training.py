@@ -1,8 +1,11 @@
 """What real runs add around a step: checkpointing variants, precision, compilation, resuming, evaluation."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 import patcher
 from replacements.packing.current import current
@@ -68,17 +71,23 @@ def test_ways_to_load_a_batch(collate, expected):
     assert relative_error(step_gradients(trainer), expected) <= 1e-4
 
 
-def test_bf16_autocast_keeps_documents_apart():
-    """Packed and alone run other kernels, whose rounding differs by much in bf16; a changed neighbour moves nothing."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_keeps_documents_apart(dtype):
+    """Packed and alone run other kernels, whose rounding differs by much here; a changed neighbour moves nothing."""
     row = packed_row(DOCUMENTS)
     moved = {**row, "input_ids": row["input_ids"].clone()}
     moved["input_ids"][0, 30] = 1
-    model = patcher.pack(tiny_model("qwen3_5"))
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+    model = patcher.pack(tiny_model("qwen3_5", tie_word_embeddings=False))
+    with torch.autocast("cpu", dtype=dtype):
         before, after = log_probs(model, **row), log_probs(model, **moved)
+    before[95:].square().mean().backward()
     assert torch.equal(before[:30], after[:30])
     assert torch.equal(before[95:], after[95:])
     assert not torch.equal(before[30:95], after[30:95])
+    found = gradients(model)
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in found.values())
+    seen = found["model.embed_tokens.weight"].any(1).nonzero().flatten()
+    assert set(seen.tolist()) <= set(torch.cat(DOCUMENTS[-2:]).tolist())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -145,6 +154,44 @@ def test_an_interrupted_run_leaves_no_boundaries():
     handle.remove()
     assert current() is None
     trainer.train()
+
+
+def test_two_trainers_in_threads(expected):
+    other = token_documents([44, 3, 31, 30], seed=1)
+    wanted = [expected, expected_gradients(tiny_model("qwen3_5"), [(d, d) for d in other])]
+    settings = {"packing": True, "max_grad_norm": 0.0}
+    trainers = [sft_trainer(tiny_model("qwen3_5"), documents, **settings) for documents in (DOCUMENTS, other)]
+    with ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(step_gradients, trainers))
+    assert max(relative_error(*pair) for pair in zip(got, wanted, strict=True)) <= 1e-4
+
+
+def test_a_callback_that_generates_and_evaluates():
+    """Between packed steps the model is what it is without the patch."""
+    prompt, seen = token_documents([9], seed=5)[0][None], []
+
+    class Asks(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            text = model.generate(prompt, max_new_tokens=4, do_sample=False)
+            seen.append(({n: x.clone() for n, x in model.state_dict().items()}, text, []))
+            control.should_evaluate = True
+
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            seen[-1][2].append(metrics["eval_loss"])
+
+    settings = {"packing": True, "max_steps": 2, "learning_rate": 1e-3, "eval_dataset": rows([DOCUMENTS[3]])}
+    trainer = sft_trainer(tiny_model("qwen3_5"), DOCUMENTS, eval_packing=False, **settings)
+    trainer.add_callback(Asks())
+    trainer.train()
+    assert runtime_of(trainer.model).packed_forwards == 2
+    patcher.uninstall()
+    for state, text, losses in seen:
+        stock = tiny_model("qwen3_5")
+        stock.load_state_dict(state)
+        assert torch.equal(stock.generate(prompt, max_new_tokens=4, do_sample=False), text)
+        ids = DOCUMENTS[3]
+        loss = -log_probs(stock, input_ids=ids[None])[:-1].gather(1, ids[1:, None]).mean()
+        assert losses == [pytest.approx(float(loss), abs=1e-4)]
 
 
 def test_uneven_last_batches():
