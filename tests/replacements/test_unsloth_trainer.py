@@ -41,6 +41,9 @@ def wrap():
     sft.SFTTrainer.__init__ = new_init
 """
 
+#: What the guard is told of.
+TOLD = {"model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class", "peft_config"}
+
 PROGRAM = """
 import json, sys
 steps = sys.argv[1].split()
@@ -68,9 +71,27 @@ def lowest(cls):
         function = function.__wrapped__
     return function
 
+class Seen(Exception):
+    pass
+
+def build(cls):  # what the guard is told when a trainer of this class is built for a hybrid
+    from replacements.packing import guard
+    from tests.support.models import tiny_model, token_documents
+    from tests.support.sft import HYBRID, rows_of_documents, trainer
+    def choose(trainer, **situation):
+        raise Seen({name: type(value).__name__ for name, value in situation.items()})
+    own, guard.choose = guard.choose, choose
+    try:
+        trainer(tiny_model(HYBRID), rows_of_documents(token_documents([3])), cls=cls, packing=True, peft_config={})
+    except Seen as seen:
+        return seen.args[0]
+    finally:
+        guard.choose = own
+
 bound = sft.SFTTrainer
 result["states"] = {row.name: row.state for row in patcher.status().rewrites}
 result["rewritten"] = is_rewritten(lowest(bound))
+result["the guard saw"] = build(bound)
 top = bound.__init__
 patcher.uninstall()
 result["after"] = [row.state for row in patcher.status().rewrites]
@@ -114,6 +135,9 @@ def test_the_class_that_trainers_are_built_from_is_rewritten(steps, order):
     got = steps(order)
     assert got["rewritten"]
     assert got["states"]["sft-trainer"] == "left alone"
+    assert got["the guard saw"].keys() == TOLD
+    assert got["the guard saw"]["model"].endswith("ForCausalLM")
+    assert got["the guard saw"]["peft_config"] == "dict"
     assert got.get("unsloth's edits", True)
     assert set(got["after"]) <= {"left alone", "reverted"}
     assert got["taken back"]

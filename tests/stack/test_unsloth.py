@@ -34,6 +34,7 @@ def step(tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
         result = json.loads(done.stdout.splitlines()[-1])
         if not result["packed"]:
+            assert result["verdict"] == (None if order == "none" else "leave"), "the guard sees the trainer"
             pytest.skip("this Unsloth pads the model here, so there is nothing to isolate")
         return result
 
@@ -46,6 +47,7 @@ def test_packed_documents_are_isolated(step, way, order):
     got = step(way, order)
     assert max(got["loss"], got["second loss"]) <= 1e-5
     assert got["gradient"] <= 1e-4
+    assert got["verdict"] == "pack"
     assert got["status"]["sft-trainer"] == "left alone"
     assert got["shares"]
     assert got["said"] == 1

@@ -114,6 +114,7 @@ def run(order: str, way: str, loss_type: str, checkpointing: bool) -> dict:
     settings = {"packing": True, "loss_type": loss_type, "gradient_checkpointing": checkpointing}
     trainer = training.sft_trainer(tiny_model("lfm2"), documents, output_dir=tempfile.mkdtemp(), **settings)
     result = {"packed": bool(trainer.args.packing), "class": trainer_class.__name__}
+    result["verdict"] = getattr(vars(trainer).get("_patcher_verdict"), "action", None)
     if result["packed"]:
         result |= compare(trainer, tiny_model("lfm2"), documents, loss_type)
     if order != "none":
