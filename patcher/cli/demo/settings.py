@@ -39,7 +39,7 @@ class Settings:
     rows_a_step: int = 2
     measured_rows: int = 8
     learning_rate: float = 3e-3
-    epochs: float = 1.5
+    epochs: float = 1.0
     steps: int | None = None
     seed: int = 0
 
