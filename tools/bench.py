@@ -24,7 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from replacements.kernels import backends
 from replacements.kernels.segments import Segments
-from tools import bench_check, bench_model, bench_profile
+from tools import bench_check, bench_model, bench_probe, bench_profile
 from tools.bench_cases import CASES, OURS, STOCK, documents
 from tools.bench_measure import Figures, measure
 from tools.bench_report import Report, compared, listed
@@ -135,6 +135,14 @@ def model(bench: Bench) -> None:
     bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
 
 
+def guard(bench: Bench) -> None:
+    """The probe on a model of about 100 million parameters: its seconds, and its share of a run."""
+    taken = bench_probe.cost(bench_probe.SETTINGS, bench.device, bench.dtype, bench.tokens, 15, bench.repeats)
+    title = f"The guard's probe: {taken.parameters / 1e6:.0f} M parameters, {bench.tokens} tokens a step"
+    note = "At most 1 second and 1 % are allowed on two cores; seconds but for the first and the last row."
+    bench.keep("guard", listed(title, ("", ""), bench_probe.rows(taken), note), asdict(taken))
+
+
 def profile(bench: Bench) -> None:
     """Launches and time of the gated delta rule, and the chunks it could be cut into; needs a GPU."""
     if bench.device.type != "cuda":
@@ -160,6 +168,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ops": ops,
     "growth": growth,
     "model": model,
+    "guard": guard,
     "profile": profile,
 }
 

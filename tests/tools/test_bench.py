@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from replacements.kernels.segments import Segments
-from tools import bench, bench_measure, bench_model
+from tools import bench, bench_measure, bench_model, bench_probe
 from tools.bench_cases import APART, CASES, OURS, STOCK, documents
 
 CPU = torch.device("cpu")
@@ -85,3 +85,13 @@ def test_the_program_writes_tables_and_numbers(tmp_path):
     figures = json.loads((tmp_path / "bench.json").read_text())
     assert figures["ops"]["causal_conv1d, 4 documents"][OURS]["forward"] > 0
     assert "| causal_conv1d, 4 documents | ours |" in (tmp_path / "bench.md").read_text()
+
+
+def test_the_cost_of_the_probe_and_its_share_of_a_run(monkeypatch):
+    monkeypatch.setattr(bench_probe, "SETTINGS", bench_model.SMALL | {"hidden_size": 64, "num_hidden_layers": 4})
+    ran = bench.Bench(CPU, torch.float32, 2, 16, 64, [2], [], repeats=1)
+    bench.guard(ran)
+    taken = ran.figures["guard"]
+    assert taken["share"] == pytest.approx((taken["attach"] + taken["first"]) / (bench_probe.STEPS * taken["step"]))
+    assert {"first", "again", "parameters"} <= {row[0] for row in ran.reports[0].rows}
+    assert f"{taken['share']:.3%}" in ran.reports[0].markdown()
