@@ -253,6 +253,12 @@ def _scope_here() -> Scope | None:
     return scope
 
 
+def _row_is_one_document() -> bool:
+    """Whether one of our mixers is running, on rows that are single documents."""
+    scope = current()
+    return scope is not None and scope.mixer is not None and scope.segments is None
+
+
 def with_boundaries(original: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
     """The original kernel, unless boundaries are current: then the op, through the adapter of its name."""
     kernel = KERNELS[name]
@@ -261,8 +267,9 @@ def with_boundaries(original: Callable[..., Any] | None, name: str) -> Callable[
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = _scope_here()
         if scope is None:
-            said = EXPLICIT if current() is not None else ()
-            return original(*args, **{key: value for key, value in kwargs.items() if key not in said})
+            if _row_is_one_document():  # boundaries that say so would only be refused by a kernel that takes none
+                kwargs = {key: value for key, value in kwargs.items() if key not in EXPLICIT}
+            return original(*args, **kwargs)
         result = kernel.adapter(scope.segments, *args, **kwargs)
         if result is not None:  # a fused kernel may decline, and the mixer goes on to the separate ones
             for op in kernel.ops:

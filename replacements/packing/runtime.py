@@ -106,7 +106,8 @@ class Runtime:
         rows, length = shape_of(args, kwargs)
         segments, agree = self._documents(module, kwargs, rows, length)
         self.reach_kernels()
-        bind_checkpoints(self.model.modules())
+        if torch.is_grad_enabled() and not self._inside():  # else nothing recomputes, or the outer door has done it
+            bind_checkpoints(self.model.modules())
         enter(Scope(self, module, segments, rows, length))
         kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
         if segments is not None:
@@ -116,6 +117,11 @@ class Runtime:
                 if uses_flash_attention(module):
                     expand_for_flash_attention(kwargs, segments)
         return args, kwargs
+
+    def _inside(self) -> bool:
+        """Whether a forward of this model is running already."""
+        above = current()
+        return above is not None and above.owner is self
 
     def _documents(self, door: nn.Module, kwargs: dict[str, Any], rows: int, length: int) -> Any:
         """The documents of a batch at a door: those of the door above, if it found any, else what is said here."""

@@ -186,3 +186,20 @@ def test_a_convolution_called_in_line_is_found(family_home):
     mixer = Inline()
     assert dispatch.unreachable(mixers(mixer)) == []
     assert dispatch.inline_convolutions(mixer, mixers(mixer)[mixer]) == [mixer.conv1d]
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our mixer", "another model"])
+def test_boundaries_are_kept_from_a_kernel_only_where_the_row_is_one_document_of_ours(ours):
+    """A model inside our forward that passes boundaries of its own has them reach its kernel."""
+
+    def kernel(x, cu_seqlens=None):
+        return cu_seqlens
+
+    said = object()
+    wrapped = dispatch.with_boundaries(kernel, "causal_conv1d_fn")
+    for segments in (None,) if ours else (None, SEGMENTS):
+        scope = Scope(owner=None, door=None, segments=segments, rows=1, length=SEGMENTS.total)
+        scope.mixer = nn.Identity() if ours else None
+        with restored(scope):
+            assert wrapped(None, cu_seqlens=said) is (None if ours else said)
+    assert wrapped(None, cu_seqlens=said) is said

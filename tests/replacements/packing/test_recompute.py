@@ -1,8 +1,9 @@
 """Gradient checkpointing: a layer is recomputed with the boundaries of its own forward."""
 
 import pytest
+import torch
 
-from replacements.packing import dispatch
+from replacements.packing import dispatch, runtime
 from replacements.packing.boundaries import BoundaryError
 from replacements.packing.recompute import BoundCheckpoint
 from replacements.packing.runtime import attach
@@ -118,3 +119,14 @@ def test_a_recomputation_without_boundaries_stops(model):
     model.train()
     with pytest.raises(BoundaryError, match="gradient_checkpointing=True"):
         loss(model, FIRST).backward()
+
+
+def test_only_the_outermost_forward_that_can_recompute_looks_for_checkpoints(model, monkeypatch):
+    looks = []
+    monkeypatch.setattr(runtime, "bind_checkpoints", lambda modules: looks.append(modules))
+    attach(model)
+    with torch.no_grad():
+        model(**FIRST)
+    assert not looks
+    model(**FIRST)
+    assert len(looks) == 1
