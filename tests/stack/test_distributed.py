@@ -64,6 +64,17 @@ def test_ddp_with_dispatched_batches(tmp_path, expected):
     assert relative_error(got["gradients"], expected) <= 1e-4
 
 
+def test_a_last_batch_that_is_short_of_rows(tmp_path):
+    """Seven rows of two documents in steps of four: accelerate fills the last step with the first row."""
+    lengths = [60, 59, 58, 57, 56, 55, 54, 10, 11, 12, 13, 14, 15, 16]
+    settings = {"lengths": lengths, "gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"}
+    got = train(tmp_path, learning_rate=0.0, max_steps=-1, num_train_epochs=1, **settings)
+    documents = token_documents(lengths)
+    last = [documents[n + half] for n in (4, 5, 6, 0) for half in (0, 7)]
+    expected = expected_gradients(tiny_model("qwen3_5"), [(document, document) for document in last])
+    assert relative_error(got["gradients"], expected) <= 1e-4
+
+
 def test_fsdp2(tmp_path, expected):
     """FSDP1 is not tried: accelerate starts it on accelerators alone."""
     wrap = {"transformer_layer_cls_to_wrap": ["Qwen3_5DecoderLayer"], "fsdp_version": 2}
