@@ -1,7 +1,11 @@
 """Every way in which TRL computes the loss: packed it is what it is on the documents padded."""
 
+import sys
+import types
+
 import pytest
 import torch
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from trl import SFTConfig
 
 import patcher
@@ -125,3 +129,48 @@ def test_liger():
     expected_loss, _ = step(trainer(tiny_llama(), rows_of_documents(DOCUMENTS), per_device_train_batch_size=6))
     built = trainer(tiny_llama(), rows_of_documents(DOCUMENTS), packing=True, use_liger_kernel=True)
     assert abs(step(built)[0] - expected_loss) <= 1e-4
+
+
+class Liger(types.ModuleType):
+    """In short what liger_kernel does to a model: other norms, and where it is allowed a loss without the logits."""
+
+    @staticmethod
+    def _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=True, **options):
+        for module in model.modules():
+            if type(module).__name__.endswith("RMSNorm"):
+                module.forward = module.forward
+        if fused_linear_cross_entropy:
+            model.forward = types.MethodType(_without_logits, model)
+
+
+def _without_logits(self, input_ids, labels=None, num_items_in_batch=None, **kwargs):
+    hidden = self.model(input_ids=input_ids, **kwargs).last_hidden_state
+    logits = self.lm_head(hidden)
+    loss = None
+    if labels is not None:
+        loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
+    return CausalLMOutputWithPast(loss=loss, logits=logits)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("applied", ["by transformers", "beforehand"])
+def test_kernels_of_liger_on_a_hybrid(applied, monkeypatch):
+    """They replace the forwards of a model and of its parts; the boundaries arrive past both."""
+    expected, _ = apart(tiny_model(HYBRIDS[0]), DOCUMENTS)
+    model, settings = tiny_model(HYBRIDS[0]), {}
+    if applied == "beforehand":
+        Liger._apply_liger_kernel_to_instance(model)
+    else:
+        from transformers.integrations import liger
+
+        monkeypatch.setattr(liger, "is_liger_kernel_available", lambda *a: True)
+        monkeypatch.setitem(sys.modules, "liger_kernel", types.ModuleType("liger_kernel"))
+        monkeypatch.setitem(sys.modules, "liger_kernel.transformers", Liger("liger_kernel.transformers"))
+        settings = {"use_liger_kernel": True}
+    try:
+        built = trainer(model, rows_of_documents(DOCUMENTS), packing=True, **WITH_LOGITS, **settings)
+    except ImportError:
+        pytest.skip("this TRL looks for the package itself")
+    built.train()
+    assert runtime_of(model).packed_forwards == 1
+    assert abs(built.state.log_history[0]["loss"] - expected) <= 1e-3

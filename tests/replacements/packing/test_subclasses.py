@@ -136,15 +136,16 @@ def talking_tokenizer():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("packing", [True, False])
-def test_distillation_trains_padded_and_says_why(packing, caplog):
-    """GKD brings a collator of its own."""
-    cls, settings = of_trl(("trl.experimental.gkd", "GKD"), ("trl", "GKD"))
+@pytest.mark.parametrize("name", ["GKD", "GOLD"])
+def test_distillation_trains_padded_and_says_why(name, packing, caplog):
+    """Both bring a collator of their own."""
+    cls, settings = of_trl((f"trl.experimental.{name.lower()}", name), ("trl", name))
     with caplog.at_level(logging.WARNING, logger="patcher"):
         built = cls(
             model=tiny_llama(),
             teacher_model=tiny_llama(1),
             args=config(settings, packing=packing),
-            train_dataset=conversations(),
+            train_dataset=conversations() if name == "GKD" else rows_of_documents(DOCUMENTS),
             processing_class=talking_tokenizer(),
         )
     said = [record for record in caplog.records if record.name == "patcher"]
