@@ -312,4 +312,4 @@ def test_a_prompt_that_is_learned(kind, caplog):
         built = trainer(tiny_llama(), rows_of_documents(DOCUMENTS), packing=True, peft_config=prompt)
     assert [r.getMessage() for r in caplog.records if "[prompt-learning]" in r.getMessage()]
     assert len(built.train_dataset) == len(DOCUMENTS)
-    built.train()
+    assert "attention_mask" in next(iter(built.get_train_dataloader()))

@@ -161,8 +161,7 @@ def test_kernels_of_liger_on_a_hybrid(applied, monkeypatch):
     if applied == "beforehand":
         Liger._apply_liger_kernel_to_instance(model)
     else:
-        from transformers.integrations import liger
-
+        liger = pytest.importorskip("transformers.integrations.liger")
         monkeypatch.setattr(liger, "is_liger_kernel_available", lambda *a: True)
         monkeypatch.setitem(sys.modules, "liger_kernel", types.ModuleType("liger_kernel"))
         monkeypatch.setitem(sys.modules, "liger_kernel.transformers", Liger("liger_kernel.transformers"))
