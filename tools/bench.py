@@ -24,7 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from replacements.kernels import backends
 from replacements.kernels.segments import Segments
-from tools import bench_check, bench_model, bench_probe, bench_profile
+from tools import bench_check, bench_idle, bench_model, bench_probe, bench_profile
 from tools.bench_cases import CASES, OURS, STOCK, documents
 from tools.bench_measure import Figures, measure
 from tools.bench_report import Report, compared, listed
@@ -143,6 +143,14 @@ def guard(bench: Bench) -> None:
     bench.keep("guard", listed(title, ("", ""), bench_probe.rows(taken), note), asdict(taken))
 
 
+def idle(bench: Bench) -> None:
+    """The runtime on a model of attention alone, packing off."""
+    rounds = bench_idle.ROUNDS * bench.repeats
+    taken = bench_idle.cost(bench_idle.SETTINGS, bench_idle.TOKENS, bench.device, bench.dtype, rounds)
+    title = f"Nothing to do: Llama of 4 layers, {bench_idle.TOKENS} tokens, one document, {rounds} rounds"
+    bench.keep("idle", listed(title, ("", ""), bench_idle.rows(taken)), asdict(taken))
+
+
 def profile(bench: Bench) -> None:
     """Launches and time of the gated delta rule, and the chunks it could be cut into; needs a GPU."""
     if bench.device.type != "cuda":
@@ -169,6 +177,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "growth": growth,
     "model": model,
     "guard": guard,
+    "idle": idle,
     "profile": profile,
 }
 
