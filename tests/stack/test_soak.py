@@ -41,7 +41,7 @@ def hooks(model):
 
 def tensors():
     gc.collect()
-    return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())  # asking a proxy would wake it
 
 
 def furthest(one, other):
