@@ -28,7 +28,7 @@ class BoundaryError(ValueError):
 def find_documents(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[Segments | None, bool]:
     """The documents of a batch of `rows` rows of `length` tokens.
 
-    Boundary tensors are read on the host once: at most one synchronisation of the device.
+    All that is read of a device is read in one copy: at most one synchronisation.
 
     Args:
         kwargs: Keyword arguments of a model's forward.
@@ -42,10 +42,11 @@ def find_documents(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[S
     Raises:
         BoundaryError: The boundaries do not fit a batch of this shape.
     """
-    planes = _planes_on_host(kwargs.get("position_ids"), rows, length)
-    kept = None if planes is None else _kept_on_host(kwargs.get("attention_mask"), rows, length)
+    said = _on_host(kwargs, length)
+    planes = _planes(said.get("position_ids"), rows, length)
+    kept = _kept(said.get("attention_mask"), rows, length)
     restarts = None if planes is None else _restarts(planes, kept)
-    name, starts = _explicit_starts(kwargs, rows, length)
+    name, starts = _explicit_starts(said, rows, length)
     if starts is None:
         starts = restarts
     elif restarts is not None:
@@ -67,30 +68,52 @@ def segments_to_positions(segments: Segments, device: torch.device | str = "cpu"
     return segments.positions(device).view(segments.rows, -1)
 
 
-def _explicit_starts(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[str, np.ndarray | None]:
+def _on_host(kwargs: Mapping[str, Any], length: int) -> dict[str, np.ndarray]:
+    """What is to be known of a batch, by name: one explicit source, and the positions with the mask they go by.
+
+    One token is never packed by its positions: generation is spared a synchronisation for every token.
+    """
+    names = [name for name in EXPLICIT if kwargs.get(name) is not None][:1]
+    if length > 1 and kwargs.get("position_ids") is not None:
+        mask = kwargs.get("attention_mask")
+        flat = isinstance(mask, torch.Tensor) and mask.ndim == 2  # of another kind, it says nothing here
+        names += ["position_ids", "attention_mask"] if flat else ["position_ids"]
+    remote = [name for name in names if isinstance(kwargs[name], torch.Tensor) and kwargs[name].device.type != "cpu"]
+    arrays = dict(zip(remote, _fetch([kwargs[name] for name in remote]), strict=True))
+    return {name: arrays[name] if name in arrays else np.asarray(kwargs[name]) for name in names}
+
+
+def _fetch(tensors: list[torch.Tensor]) -> list[np.ndarray]:
+    """Integer tensors of one device, copied to the host together."""
+    if not tensors:
+        return []
+    device = tensors[0].device
+    joined = torch.cat([tensor.detach().to(device, torch.int64).flatten() for tensor in tensors]).cpu().numpy()
+    parts = np.split(joined, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _explicit_starts(said: Mapping[str, np.ndarray], rows: int, length: int) -> tuple[str, np.ndarray | None]:
     for name in EXPLICIT:
-        value = kwargs.get(name)
+        value = said.get(name)
         if value is None:
             continue
         if name == "seq_idx":
-            numbers = _rows_on_host(value, rows, length, name)
+            numbers = _by_rows(value, rows, length, name)
             return name, _starts_of(numbers[:, 1:] != numbers[:, :-1])
+        value = value.ravel()
         if name == "packed_seq_lengths":
-            value = np.concatenate([[0], np.cumsum(_host(value).ravel())])
-        return name, _starts_of_cumulative(_host(value).ravel(), rows, length, name)
+            value = np.append(0, np.cumsum(value))
+        return name, _starts_of_cumulative(value, rows, length, name)
     return "", None
 
 
-def _planes_on_host(positions: Any, rows: int, length: int) -> np.ndarray | None:
-    """Positions as `[planes, B, T]`, one plane unless they are those of multimodal rope; `None` if there are none.
-
-    One token is never packed: generation is spared a synchronisation for every token.
-    """
-    if positions is None or length == 1:
+def _planes(positions: np.ndarray | None, rows: int, length: int) -> np.ndarray | None:
+    """Positions as `[planes, B, T]`, one plane unless they are those of multimodal rope; `None` if there are none."""
+    if positions is None:
         return None
-    host = _host(positions)
-    planes = host if host.ndim == 3 else [host]
-    return np.stack([_rows_on_host(plane, rows, length, "position_ids") for plane in planes])
+    planes = positions if positions.ndim == 3 else [positions]
+    return np.stack([_by_rows(plane, rows, length, "position_ids") for plane in planes])
 
 
 def _restarts(planes: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
@@ -145,11 +168,11 @@ def _check_positions(
         )
 
 
-def _kept_on_host(attention_mask: Any, rows: int, length: int) -> np.ndarray | None:
-    """Which tokens a two-dimensional mask keeps; `None` if it keeps all, or is of another kind and says nothing."""
-    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
+def _kept(attention_mask: np.ndarray | None, rows: int, length: int) -> np.ndarray | None:
+    """Which tokens a mask `[B, T]` keeps; `None` if it keeps all, or is that of another batch."""
+    if attention_mask is None:
         return None
-    kept = _host(attention_mask).astype(bool)[:, -length:]
+    kept = attention_mask.astype(bool)[:, -length:]
     return None if kept.shape != (rows, length) or kept.all() else kept
 
 
@@ -171,19 +194,14 @@ def _starts_of_cumulative(cumulative: np.ndarray, rows: int, length: int, name: 
     return inner
 
 
-def _rows_on_host(value: torch.Tensor, rows: int, length: int, name: str) -> np.ndarray:
-    host = _host(value)
-    host = host[None] if host.ndim == 1 else host
-    if host.shape[-1] != length or host.shape[0] not in (1, rows):
+def _by_rows(values: np.ndarray, rows: int, length: int, name: str) -> np.ndarray:
+    values = values[None] if values.ndim == 1 else values
+    if values.shape[-1] != length or values.shape[0] not in (1, rows):
         raise BoundaryError(
-            f"`{name}` has shape {tuple(host.shape)} but the batch is [{rows}, {length}]. Pass one value per token; "
+            f"`{name}` has shape {values.shape} but the batch is [{rows}, {length}]. Pass one value per token; "
             "a model that adds tokens of its own (prompt tuning) cannot be trained on packed rows."
         )
-    return np.broadcast_to(host, (rows, length))
-
-
-def _host(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return np.broadcast_to(values, (rows, length))
 
 
 def _shown(values: np.ndarray) -> str:

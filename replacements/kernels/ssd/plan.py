@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
+from ..chunking import to_device
 from ..segments import Segments
 
 _SIZES = (16, 32, 64, 128)
@@ -138,9 +140,7 @@ def _block(offsets: np.ndarray, edges: np.ndarray, linked: np.ndarray, size: int
     document = np.where(valid, owner, -1)
     full = bool(valid.all())
 
-    def send(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
+    send = partial(to_device, device=device)
     return Block(
         start=start,
         stop=stop,

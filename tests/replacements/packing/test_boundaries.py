@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replacements.packing import boundaries
 from replacements.packing.boundaries import (
     BoundaryError,
     find_documents,
@@ -202,3 +203,32 @@ def test_restarts_among_the_tokens_a_mask_keeps():
 @pytest.mark.parametrize("mask", [torch.ones(1, 1, 5, 5).tril(), {"full_attention": torch.ones(1, 1, 5, 5)}])
 def test_a_prepared_mask_does_not_hide_restarts(mask):
     assert lengths_of({"position_ids": positions(2, 3), "attention_mask": mask}, 1, 5) == [2, 3]
+
+
+def test_what_lies_on_a_device_is_fetched_in_one_copy(monkeypatch):
+    batch = {
+        "seq_idx": torch.tensor([[0, 0, 1, 1, 1]], dtype=torch.int32),
+        "position_ids": torch.tensor([[0, 1, 0, 1, 2]]),
+        "attention_mask": torch.ones(1, 5, dtype=torch.bool),
+        "inputs_embeds": torch.zeros(1, 5, 2),
+    }
+    fetched = boundaries._fetch(list(batch.values())[:3])
+    for array, tensor in zip(fetched, batch.values(), strict=False):
+        assert array.tolist() == tensor.int().tolist()
+
+    copies = []
+
+    class OnDevice(torch.Tensor):
+        """A tensor of the host that says it is elsewhere."""
+
+        device = torch.device("cuda", 0)
+
+    def fetch(tensors):
+        copies.append(len(tensors))
+        return [tensor.as_subclass(torch.Tensor).numpy() for tensor in tensors]
+
+    monkeypatch.setattr(boundaries, "_fetch", fetch)
+    segments, agree = find_documents({name: t.as_subclass(OnDevice) for name, t in batch.items()}, 1, 5)
+    assert segments.lengths.tolist() == [2, 3]
+    assert agree
+    assert copies == [3]
