@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from replacements.packing.checking import kinds, rows, source
+from replacements.packing.checking import kinds, memory, rows, source
 from replacements.packing.checking.depth import decoder_layers
 from replacements.packing.checking.errors import one_line
 from replacements.packing.checking.report import LayerKind, Report
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from replacements.packing.verdict import Verdict
 
 _PACKING = SimpleNamespace(packing=True, padding_free=False, packing_strategy="bfd")
+#: What a model takes beside its weights, as a factor: the activations of a short row, a shard that is being read.
+_ROOM = 1.1
 #: The guard's rules that ask about the model alone.
 MODEL_RULES = (judge_encoder_decoder, judge_mixers, judge_by_probe)
 
@@ -81,13 +83,15 @@ def _named(reference: str | os.PathLike[str], weights: bool, trust_remote_code: 
     found = source.find(reference, trust_remote_code)
     notes: tuple[str, ...] = ()
     if weights and found.weights is not None:
-        if found.bytes_of_weights <= _free_memory():
-            model = found.load(trust_remote_code).to(_device())
+        needed, free = _ROOM * found.bytes_of_weights, memory.free()
+        if needed <= free:
+            model = found.load(trust_remote_code)
             layers = decoder_layers(model)
             return _Subject(model, found.name, "its own", len(layers), _count(layers))
-        notes = ("The weights do not fit into memory; a small random model stands for them.",)
+        sizes = f"they need {memory.in_words(needed)}, and {memory.in_words(free)} are free on {memory.device()}"
+        notes = (f"The weights were not loaded ({sizes}): a small random model stands for them.",)
     small = small_model(found.config, trust_remote_code)
-    return _Subject(small.model.to(_device()), found.name, "random, small", small.layers, small.modules, notes)
+    return _Subject(small.model.to(memory.device()), found.name, "random, small", small.layers, small.modules, notes)
 
 
 def _examined(subject: _Subject) -> Report:
@@ -162,18 +166,6 @@ def _kinds(
 
 def _count(layers: list[nn.Module]) -> Counter[str]:
     return Counter(type(part).__name__ for layer in layers for part in layer.modules())
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _free_memory() -> float:
-    """Bytes of memory that are free on the host; unbounded where the system does not say."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
 
 
 def _versions() -> dict[str, str]:

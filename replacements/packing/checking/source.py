@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from replacements.packing.checking import memory
 from replacements.packing.checking.errors import CannotCheckError, one_line
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
-#: Files that hold weights, or say which do.
+#: Files that hold weights, or say which do, in the order in which transformers looks for them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -29,34 +30,34 @@ class Source:
         name: As the user gave it.
         config: Its config.
         weights: What `from_pretrained` is given to load its weights without a download; `None` if there are none.
+        files: The files that are read of them.
     """
 
     name: str
     config: Any
-    weights: str | None
+    weights: str | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def bytes_of_weights(self) -> int:
-        """Size of the weights in a folder; 0 for those in the hub's cache, whose shards are not listed."""
-        folder = Path(self.weights) if self.weights else None
-        if folder is None or not folder.is_dir():
-            return 0
-        return sum(file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind))
+        """What the loaded weights take: the size of their files, in whose dtype they are loaded."""
+        return sum(file.stat().st_size for file in self.files if file.is_file())
 
     def load(self, trust_remote_code: bool = False) -> nn.Module:
-        """The model with its weights, in the dtype they are stored in.
+        """The model with its weights, in the dtype they are stored in, on the device that is used here.
 
         Raises:
             CannotCheckError: They cannot be loaded.
         """
         import transformers
 
+        options = {"dtype": "auto", "local_files_only": True, "device_map": {"": memory.device()}}
         named = getattr(transformers, (self.config.architectures or [""])[0], None)
         try:
             if named is not None:
-                return named.from_pretrained(self.weights, dtype="auto", local_files_only=True).eval()
+                return named.from_pretrained(self.weights, **options).eval()
             return transformers.AutoModelForCausalLM.from_pretrained(
-                self.weights, dtype="auto", local_files_only=True, trust_remote_code=trust_remote_code
+                self.weights, trust_remote_code=trust_remote_code, **options
             ).eval()
         except Exception as error:  # corrupt files, missing shards, other shapes, other code: one line for each
             raise CannotCheckError(
@@ -81,8 +82,8 @@ def find(reference: str | os.PathLike[str], trust_remote_code: bool = False) -> 
     if path.is_dir():
         return _in_folder(name, path, trust_remote_code)
     if path.is_file():
-        _read(path)
-        return Source(name, _config(name, path, trust_remote_code), None)
+        _read_config(path)
+        return Source(name, _config(name, path, trust_remote_code))
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or name.endswith(".json"):
         raise CannotCheckError(f"no such file or folder: {name}", "a model's folder, its config.json, or a hub id")
     return _on_hub(name, trust_remote_code)
@@ -94,18 +95,29 @@ def _in_folder(name: str, folder: Path, trust_remote_code: bool) -> Source:
             base = _read(folder / _ADAPTER).get("base_model_name_or_path") or "its base model"
             raise CannotCheckError(f"{name} holds an adapter, not a model", f"patcher check {base}")
         raise CannotCheckError(f"{name} is not a model's folder: it has no {_CONFIG}", "the folder that has one")
-    _read(folder / _CONFIG)
-    weights = str(folder) if any((folder / file).is_file() for file in _WEIGHTS) else None
-    return Source(name, _config(name, folder, trust_remote_code), weights)
+    _read_config(folder / _CONFIG)
+    files = _files(folder)
+    return Source(name, _config(name, folder, trust_remote_code), str(folder) if files else None, files)
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    """The files of weights that are read of a folder; those that its index names, whether or not they are there."""
+    found = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if found is None or found.suffix != ".json":
+        return (found,) if found else ()
+    index = _read(found).get("weight_map")
+    if not isinstance(index, dict):
+        raise CannotCheckError(f"{found} is no index of weights: it has no weight_map", "copy it again")
+    return tuple(folder / name for name in dict.fromkeys(map(str, index.values())))
 
 
 def _on_hub(name: str, trust_remote_code: bool) -> Source:
     from huggingface_hub import errors as hub
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     try:
-        _read(Path(hf_hub_download(name, _CONFIG)))
+        config = Path(hf_hub_download(name, _CONFIG))
     except hub.GatedRepoError as error:
         raise CannotCheckError(f"{name} is gated on the hub", "accept its terms there, then `hf auth login`") from error
     except hub.RepositoryNotFoundError as error:
@@ -117,8 +129,10 @@ def _on_hub(name: str, trust_remote_code: bool) -> Source:
         raise _unreachable(name, HF_HUB_OFFLINE) from error
     except (OSError, hub.OfflineModeIsEnabled) as error:
         raise _unreachable(name, HF_HUB_OFFLINE) from error
-    cached = any(isinstance(try_to_load_from_cache(name, file), str) for file in _WEIGHTS)
-    return Source(name, _config(name, name, trust_remote_code), name if cached else None)
+    _read_config(config)
+    files = _files(config.parent)  # of the snapshot in the hub's cache, which may have come in part
+    cached = bool(files) and all(file.is_file() for file in files)
+    return Source(name, _config(name, name, trust_remote_code), name if cached else None, files if cached else ())
 
 
 def _unreachable(name: str, offline: bool) -> CannotCheckError:
@@ -144,7 +158,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise CannotCheckError(f"{path} cannot be read ({one_line(error)})", "a model's config.json") from error
     if not isinstance(content, dict):
         raise CannotCheckError(f"{path} is JSON but no model's config", "a model's config.json")
-    if path.name != _ADAPTER and "model_type" not in content:
+    return content
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    content = _read(path)
+    if "model_type" not in content:
         raise CannotCheckError(f"{path} is no model's config: it has no model_type", "a model's config.json")
     return content
 

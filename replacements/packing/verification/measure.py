@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,12 +84,13 @@ class Runner:
         """A document by itself."""
         return self._result({"input_ids": self._tensor([document])}, document, 0)
 
-    def elsewhere(self, document: Sequence[int]) -> list[Result]:
+    def elsewhere(self, document: Sequence[int]) -> Iterator[Result]:
         """The same in other batch shapes: twice in a batch, and with tokens behind it, which it cannot see."""
         twice = self._tensor([document, document])
         tail = (list(document) * (_TAIL // len(document) + 1))[:_TAIL]
         longer = self._tensor([[*document, *tail]])
-        return [self._result({"input_ids": ids}, document, 0) for ids in (twice, longer)]
+        # One at a time: each has gradients as large as the model.
+        return (self._result({"input_ids": ids}, document, 0) for ids in (twice, longer))
 
     def packed(self, row: Sequence[Sequence[int]], index: int, *, seq_idx: bool) -> Result:
         """One document of a packed row.

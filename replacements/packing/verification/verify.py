@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
-from replacements.packing.checking import judged, rows, source
+from replacements.packing.checking import judged, memory, rows, source
 from replacements.packing.checking.errors import CannotCheckError, one_line
 from replacements.packing.probe import coarsest_epsilon
 from replacements.packing.situation import unwrapped
@@ -19,6 +18,10 @@ from replacements.packing.verification.documents import encode
 from replacements.packing.verification.measure import Difference, Runner
 from replacements.packing.verification.report import Document, Verification
 
+#: What a model takes beside its weights, as a factor: the activations of a row.
+_ROOM = 1.2
+#: So many sets of gradients, each the size of the weights, are held at a time: alone, and two that it is compared with.
+_GRADIENTS = 3
 #: Tokens of the document that stands behind one whose rounding is looked at.
 _BEHIND = 9
 
@@ -52,7 +55,7 @@ def verify(
     """
     with rows.quiet():
         if not isinstance(model, nn.Module):
-            name, model = os.fspath(model), _load(model, trust_remote_code)
+            name, model = os.fspath(model), _load(model, trust_remote_code, gradients)
         else:
             name = type(unwrapped(model)).__name__
         encoded = [encode(document, tokenizer)[:max_length] for document in documents]
@@ -62,13 +65,21 @@ def verify(
         return _verified(name, model, _rows(encoded, max_length), gradients, progress or (lambda done, of: None))
 
 
-def _load(reference: str | os.PathLike[str], trust_remote_code: bool) -> nn.Module:
+def _load(reference: str | os.PathLike[str], trust_remote_code: bool, gradients: bool) -> nn.Module:
     found = source.find(reference, trust_remote_code)
     if found.weights is None:
         raise CannotCheckError(
             f"{found.name} has no weights on this machine", f"patcher check {found.name}, which needs none"
         )
-    return found.load(trust_remote_code).to("cuda" if torch.cuda.is_available() else "cpu")
+    forwards = _ROOM * found.bytes_of_weights
+    needed, free = forwards + (_GRADIENTS * found.bytes_of_weights if gradients else 0), memory.free()
+    if needed > free:
+        raise CannotCheckError(
+            f"verifying {found.name} {'with gradients ' if gradients else ''}needs {memory.in_words(needed)}, and "
+            f"{memory.in_words(free)} are free on {memory.device()}",
+            "--no-gradients" if gradients and forwards <= free else f"patcher check {found.name} --no-weights",
+        )
+    return found.load(trust_remote_code)
 
 
 def _rows(documents: Sequence[Sequence[int]], max_length: int) -> list[list[Sequence[int]]]:

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import patcher
-from replacements.packing.checking import CannotCheckError, check, depth, judged, rows, sizes, source
+from replacements.packing.checking import CannotCheckError, check, depth, judged, memory, rows, sizes, source
 from replacements.packing.checking.kinds import EMBEDDING
 from replacements.packing.checking.small import small_model
 from replacements.packing.checking.speed import backends_of
@@ -111,6 +111,67 @@ def test_weights_are_used_where_they_are(tmp_path):
     tiny_model("qwen3_5").save_pretrained(tmp_path)
     assert check(tmp_path).weights == "its own"
     assert check(tmp_path, weights=False).weights == "random, small"
+
+
+def cached(hub, *, without=()):
+    """A model in a cache of the hub, its weights in two shards."""
+    snapshot = hub / "models--some--model" / "snapshots" / ("0" * 40)
+    tiny_model("qwen3_5").save_pretrained(snapshot, max_shard_size="100KB")
+    (hub / "models--some--model" / "refs").mkdir()
+    (hub / "models--some--model" / "refs" / "main").write_text("0" * 40)
+    shards = sorted(snapshot.glob("*.safetensors"))
+    assert len(shards) > 1
+    for number in without:
+        shards[number].unlink()
+    return sum(shard.stat().st_size for shard in snapshot.glob("*.safetensors"))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def test_weights_in_the_cache_of_the_hub_are_counted_and_used(hub):
+    size = cached(hub)
+    assert source.find("some/model").bytes_of_weights == size > 0
+    assert check("some/model").weights == "its own"
+
+
+def test_weights_that_came_in_part_are_no_weights(hub):
+    cached(hub, without=[1])
+    assert source.find("some/model").weights is None
+    assert check("some/model").weights == "random, small"
+
+
+def test_files_that_are_not_read_are_not_counted(tmp_path):
+    tiny_model("lfm2").save_pretrained(tmp_path)
+    size = source.find(tmp_path).bytes_of_weights
+    (tmp_path / "pytorch_model.bin").write_bytes(b"0" * 1000)
+    assert source.find(tmp_path).bytes_of_weights == size
+
+
+def test_weights_that_do_not_fit_are_not_loaded(hub, monkeypatch):
+    size = cached(hub)
+    monkeypatch.setattr(memory, "free", lambda: size)
+    report = check("some/model")
+    assert report.weights == "random, small"
+    assert "were not loaded (they need" in report.notes[0]
+    monkeypatch.setattr(memory, "free", lambda: 1.2 * size)
+    assert check("some/model").weights == "its own"
+
+
+def test_a_container_ends_before_the_memory_of_its_host(tmp_path, monkeypatch):
+    group = [tmp_path / name for name in ("memory.max", "memory.current")]
+    monkeypatch.setattr(memory, "_GROUPS", ((*map(str, group), "inactive_file"),))
+    host = memory.free()
+    for path, value in zip(group, (9_000_000, 5_000_000), strict=True):
+        path.write_text(f"{value}\n")
+    (tmp_path / "memory.stat").write_text("anon 1000000\ninactive_file 3000000\n")
+    assert memory.free() == 7_000_000 < host
+    group[0].write_text("max\n")
+    assert memory.free() > 7_000_000
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_next", "jamba", "kimi_linear", "zamba2"])

@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 
 import patcher
 from replacements.packing import dispatch
-from replacements.packing.checking import CannotCheckError
+from replacements.packing.checking import CannotCheckError, memory
 from replacements.packing.runtime import runtime_of
 from replacements.packing.verdict import PACK
 from replacements.packing.verification import read, verify
@@ -132,6 +132,18 @@ def test_without_weights(tmp_path):
     tiny_model("qwen3_5").config.save_pretrained(tmp_path)
     with pytest.raises(CannotCheckError, match="has no weights"):
         verify(tmp_path, DOCUMENTS)
+
+
+def test_a_model_that_does_not_fit_is_not_loaded(tmp_path, monkeypatch):
+    tiny_model("qwen3_5").save_pretrained(tmp_path)
+    size = (tmp_path / "model.safetensors").stat().st_size
+    monkeypatch.setattr(memory, "free", lambda: 2 * size)
+    with pytest.raises(CannotCheckError, match=r"with gradients needs .* are free on .*; try: --no-gradients"):
+        verify(tmp_path, DOCUMENTS)
+    assert verify(tmp_path, DOCUMENTS, gradients=False).passed
+    monkeypatch.setattr(memory, "free", lambda: size)
+    with pytest.raises(CannotCheckError, match=r"patcher check .* --no-weights"):
+        verify(tmp_path, DOCUMENTS, gradients=False)
 
 
 def test_documents_are_read_as_users_keep_them(tmp_path):
