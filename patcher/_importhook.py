@@ -19,25 +19,32 @@ if TYPE_CHECKING:
 
 Hook = Callable[[ModuleType], None]
 
-_hooks: dict[str, Hook] = {}
+_hooks: dict[str, dict[str, Hook]] = {}  # by module, then by owner
 _lock = threading.Lock()
 
 
-def watch(name: str, hook: Hook) -> None:
+def watch(name: str, hook: Hook, owner: str) -> None:
     """Has ``hook(module)`` called right after the module of that name was executed.
 
     What the hook raises comes out of the import statement, which then has failed.
+
+    Args:
+        name: name of the module.
+        hook: takes the module. It takes the place of an earlier hook of the same owner, and of no other.
+        owner: who asks, to cancel it by.
     """
     with _lock:
-        _hooks[name] = hook
+        _hooks[name] = {**_hooks.get(name, {}), owner: hook}  # a copy: others may be going through the old one
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
 
 
-def unwatch(name: str) -> None:
-    """Cancels the hook for that module. After the last, the finder leaves ``sys.meta_path``."""
+def unwatch(name: str, owner: str) -> None:
+    """Cancels an owner's hook for that module. After the last of all, the finder leaves ``sys.meta_path``."""
     with _lock:
-        _hooks.pop(name, None)
+        left = {other: hook for other, hook in _hooks.pop(name, {}).items() if other != owner}
+        if left:
+            _hooks[name] = left
         if not _hooks and _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
 
@@ -109,8 +116,7 @@ class _Loader:
         if module.__spec__ is not None and module.__spec__.loader is self:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        hook = _hooks.get(module.__name__)
-        if hook is not None:
+        for hook in _hooks.get(module.__name__, {}).values():
             # a module may put another object into sys.modules in its own place
             hook(sys.modules.get(module.__name__, module))
 

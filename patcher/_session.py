@@ -12,6 +12,7 @@ from patcher._errors import PatchError
 from patcher._ledger import Record
 from patcher._rewrite import Rewrite
 
+_OWNER = "session"
 _installed: dict[str, Rewrite] = {}
 
 
@@ -28,7 +29,7 @@ def install(rewrites: Iterable[Rewrite]) -> None:
         for rewrite in rewrites:
             _installed[rewrite.name] = rewrite
         for module in modules:
-            _importhook.watch(module, _on_import)  # before the look at sys.modules, so that none slips between
+            _importhook.watch(module, _on_import, _OWNER)  # before the look at sys.modules, so that none slips between
     try:
         loaded = {module for module in modules if _is_loaded(module)}
         if loaded:
@@ -66,12 +67,10 @@ def records() -> list[Record]:
 
 def _forget(names: list[str]) -> None:
     with _ledger.lock:
-        for name in names:
-            _installed.pop(name, None)
+        forgotten = [_installed.pop(name) for name in names if name in _installed]
         needed = {rewrite.module for rewrite in _installed.values()}
-        for module in _importhook.watched():
-            if module not in needed:
-                _importhook.unwatch(module)
+        for module in {rewrite.module for rewrite in forgotten} - needed:
+            _importhook.unwatch(module, _OWNER)
 
 
 def _on_import(module: ModuleType) -> None:

@@ -17,6 +17,7 @@ _UNSLOTH = "unsloth"
 _ZOO = "unsloth_zoo"  # Unsloth imports it before it reads anything
 _TRAINER = "trl.trainer.sft_trainer"
 _GENERATED = "UnslothSFTTrainer"
+_OWNER = "unsloth-trainer"
 _NAME = "sft-trainer-in-"  # and the class
 _SHARES = (
     "Unsloth owns this trainer: it prepares the data and decides first whether to pack. Where a model has recurrent "
@@ -32,22 +33,24 @@ def accompany() -> None:
     """Joins Unsloth's trainer, at once if Unsloth is imported, else when it is; imports nothing for anybody."""
     from patcher import _importhook
 
-    _importhook.watch(_ZOO, _step_aside)
-    _importhook.watch(_UNSLOTH, _join_bound)
+    _importhook.watch(_ZOO, _step_aside, _OWNER)
+    _importhook.watch(_UNSLOTH, _join_bound, _OWNER)
     module = sys.modules.get(_UNSLOTH)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _join_bound()
 
 
 def leave() -> None:
-    """Stops waiting for classes that Unsloth may still make, and makes ready what the engine is to take back.
+    """Stops waiting for Unsloth and for classes that it may still make, and makes ready what the engine is to take back.
 
     Where Unsloth has wrapped a rewritten function, it is in the wrapper that the original is put back.
     """
-    from patcher import _ledger, _references
+    from patcher import _importhook, _ledger, _references
     from patcher._errors import PatchError
     from patcher._places import Swap
 
+    for module in (_ZOO, _UNSLOTH):
+        _importhook.unwatch(module, _OWNER)
     for record in _ledger.records():
         if not record.rewrite.name.startswith(_NAME):
             continue

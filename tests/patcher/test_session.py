@@ -85,6 +85,20 @@ def test_a_second_install_that_fails_keeps_the_first(packages):
     assert _importhook.watched() == ["upstream"]
 
 
+def test_what_others_wait_for_is_theirs(packages):
+    packages.load(SOURCE)
+    seen = []
+    _importhook.watch("upstream", seen.append, "other")
+    _importhook.watch("later", seen.append, "other")
+    with pytest.raises(AnchorError):
+        _session.install([rewrite(BROKEN), rewrite(RETURN, target="later:f", name="second")])
+    _session.install([rewrite(RETURN)])
+    _session.uninstall()
+    assert seen == [packages.load(SOURCE, "later")]
+    assert seen[0].f(1) == 1
+    assert sorted(_importhook.watched()) == ["later", "upstream"]
+
+
 def test_a_module_that_another_thread_is_importing_is_waited_for(packages):
     packages.write({"upstream.py": "import gate\ngate.enter()\n" + SOURCE})
     gate = packages.load("import threading\ninside, go = threading.Event(), threading.Event()\n"

@@ -8,8 +8,6 @@ import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 #: Unsloth in short: its zoo is imported before it reads TRL, it writes a module, runs it and binds what is in it.
 UNSLOTH = """
 import functools, inspect, sys, types
@@ -121,6 +119,7 @@ def steps(tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     [
@@ -143,3 +142,27 @@ def test_the_class_that_trainers_are_built_from_is_rewritten(steps, order):
     assert got["taken back"]
     assert got["again"]
     assert got["no hook left"]
+
+
+WAITING = """
+import unsloth_zoo.dataset_utils  # a release in which nothing is where it is looked for
+import patcher
+from patcher import _importhook
+unsloth = ["unsloth", "unsloth_zoo"]
+before = _importhook.watched()
+try:
+    patcher.install(zoo=True)
+except patcher.PatchError:
+    print(sorted(before) == sorted(_importhook.watched()), set(unsloth) <= set(before), patcher.status().installed)
+patcher.uninstall()
+print(_importhook.watched())
+"""
+
+
+def test_a_second_install_that_fails_keeps_waiting_and_uninstall_stops(tmp_path):
+    (tmp_path / "unsloth_zoo").mkdir()
+    (tmp_path / "unsloth_zoo" / "dataset_utils.py").write_text("def sft_prepare_dataset(self): pass\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    variables = {**os.environ, "PYTHONPATH": paths, "PATCHER_DISABLE": "", "PATCHER_ZOO": ""}
+    done = subprocess.run([sys.executable, "-c", WAITING], env=variables, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True True\n[]\n", done.stderr
