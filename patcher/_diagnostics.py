@@ -12,7 +12,7 @@ import regex
 
 from patcher import _match, _pattern
 from patcher._anchors import Anchor
-from patcher._errors import REMEDY, AnchorError
+from patcher._errors import AnchorError
 from patcher._locate import Function
 from patcher._match import Match
 from patcher._normalform import Located, expressions, header, statements
@@ -73,28 +73,20 @@ def miss(
     rewrite: Rewrite, edit: Edit, reason: str, candidates: tuple[Candidate, ...], version: str | None
 ) -> AnchorError:
     """The error for an edit that found no place."""
-    package = f"{rewrite.package} {version}" if version else rewrite.package
-    lines = [f"{package}: cannot rewrite {rewrite.target}", f"  edit {edit.name!r} ({edit.action}): {reason}"]
+    lines = [f"edit {edit.name!r} ({edit.action}): {reason}"]
     for number, anchor in enumerate(edit.anchors):
         label = f"anchor {number}" if len(edit.anchors) > 1 else "anchor"
-        lines.append(f"  {label} (level {anchor.level}): {_shown(anchor)}")
+        lines.append(f"{label} (level {anchor.level}): {_shown(anchor)}")
     for near in candidates:
         note = f", {near.note}" if near.note else ""
-        head = f"  nearest: {near.where}, line {near.line}, depth {near.depth}"
-        lines += [f"{head}, {near.score:.0%} alike{note}", *(f"    {row}" for row in near.diff.splitlines())]
+        head = f"nearest: {near.where}, line {near.line}, depth {near.depth}"
+        lines += [f"{head}, {near.score:.0%} alike{note}", *(f"  {row}" for row in near.diff.splitlines())]
     if not candidates:
-        lines.append("  nothing in the function is like it")
-    lines.append("  " + REMEDY.format(package=rewrite.package))
-    return AnchorError(
-        "\n".join(lines),
-        rewrite=rewrite.name,
-        edit=edit.name,
-        target=rewrite.target,
-        package=rewrite.package,
-        version=version,
-        reason=reason,
-        candidates=candidates,
-    )
+        lines.append("nothing in the function is like it")
+    text = "\n".join(lines)
+    error = AnchorError(text, rewrite=rewrite.name, edit=edit.name, reason=reason, candidates=candidates)
+    error.locate(rewrite.target, rewrite.package, version)
+    return error
 
 
 def _shown(anchor: Anchor) -> str:

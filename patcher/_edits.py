@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from patcher import _proof, _splice
-from patcher._errors import SourceUnavailable
+from patcher._errors import PatchError, SourceUnavailable
 from patcher._locate import Scope, by_line, by_name, first_line
 from patcher._plan import ALREADY, MISSED, Outcome, Site
 from patcher._rewrite import Rewrite
@@ -56,6 +56,14 @@ def edit_source(
         SourceUnavailable: the text is not Python.
         RewriteError: a text cannot stand where the edit puts it.
     """
+    try:
+        return _edited(source, rewrite, version, line, name)
+    except PatchError as error:
+        error.locate(rewrite.target, rewrite.package, version)
+        raise
+
+
+def _edited(source: str, rewrite: Rewrite, version: str | None, line: int | None, name: str | None) -> Edited:
     bom = _BOM if source.startswith(_BOM) else ""
     source = source[len(bom) :]
     tree = parse(source, rewrite.module)

@@ -112,6 +112,7 @@ def _prepare(rewrite: Rewrite) -> _Plan | None:
     try:
         return _plan(rewrite, version)
     except PatchError as error:
+        error.locate(rewrite.target, rewrite.package, version)
         state = _ledger.FAILED if rewrite.required else _ledger.SKIPPED
         _ledger.put(Record(rewrite, state, version, reason=str(error)))
         if rewrite.required:
@@ -123,7 +124,7 @@ def _prepare(rewrite: Rewrite) -> _Plan | None:
 
 def _plan(rewrite: Rewrite, version: str | None) -> _Plan | None:
     if rewrite.module not in sys.modules:
-        raise PatchError(f"{rewrite.module} is not imported, so {rewrite.target} cannot be rewritten yet")
+        raise PatchError(f"{rewrite.module} is not imported", remedy=f"Import {rewrite.module} first")
     if _stands(rewrite):
         return None
     try:
@@ -162,7 +163,8 @@ def _adopt(rewrite: Rewrite, version: str | None, maker: str | None) -> None:
 
 def _conflict(rewrite: Rewrite, other: str) -> RewriteError:
     return RewriteError(
-        f"rewrites {other!r} and {rewrite.name!r} both change {rewrite.target}; put their edits into one rewrite"
+        f"rewrites {other!r} and {rewrite.name!r} both change {rewrite.target}",
+        remedy="Put their edits into one rewrite",
     )
 
 

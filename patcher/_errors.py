@@ -6,14 +6,39 @@ TYPE_CHECKING = False  # typing would be a sixth of the time that `import patche
 if TYPE_CHECKING:
     from patcher._diagnostics import Candidate
 
-REMEDY = (
-    "Nothing was changed. Upgrade trl-patcher, or install a release of {package} that it knows, "
-    "or set PATCHER_DISABLE=1 to run without it."
-)
+_UPGRADE = "Upgrade trl-patcher, or install a release of {package} that it knows"
+_REMEDY = "Nothing was changed. {remedy}, or set PATCHER_DISABLE=1 to run without it."
 
 
 class PatchError(Exception):
-    """A rewrite could not be made, put in place or taken back."""
+    """A rewrite could not be made, put in place or taken back.
+
+    Attributes:
+        remedy: what to do, where that is not to upgrade; a sentence without its full stop.
+        target: ``module:qualified.name`` of the function; empty while it is not known.
+        package: import name of the package that holds the function.
+        version: version of that package, or None when unknown.
+    """
+
+    def __init__(self, message: str, *, remedy: str = ""):
+        super().__init__(message)
+        self.remedy = remedy
+        self.target = self.package = ""
+        self.version: str | None = None
+
+    def locate(self, target: str, package: str, version: str | None) -> None:
+        """Says which function of which release the error is about, unless that has been said."""
+        if not self.target:
+            self.target, self.package, self.version = target, package, version
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if not self.target:
+            return f"{message}. {self.remedy}" if self.remedy else message
+        head = f"{self.package} {self.version}" if self.version else self.package
+        remedy = _REMEDY.format(remedy=self.remedy or _UPGRADE.format(package=self.package))
+        rows = [*message.splitlines(), remedy]
+        return "\n".join([f"{head}: cannot rewrite {self.target}", *(f"  {row}" for row in rows)])
 
 
 class RewriteError(PatchError):
@@ -34,9 +59,6 @@ class AnchorError(PatchError):
     Attributes:
         rewrite: name of the rewrite.
         edit: name of the edit whose anchor failed.
-        target: ``module:qualified.name`` of the function.
-        package: import name of the package that holds the function.
-        version: version of that package, or None when unknown.
         reason: one line that says what went wrong.
         candidates: nearest statements of the function, best first; for an ambiguous anchor, all that matched.
     """
@@ -47,23 +69,14 @@ class AnchorError(PatchError):
         *,
         rewrite: str = "",
         edit: str = "",
-        target: str = "",
-        package: str = "",
-        version: str | None = None,
         reason: str = "",
         candidates: tuple[Candidate, ...] = (),
     ):
         super().__init__(message)
         self.rewrite = rewrite
         self.edit = edit
-        self.target = target
-        self.package = package
-        self.version = version
         self.reason = reason
         self.candidates = candidates
-
-    def __reduce__(self):
-        return _rebuild, (type(self), str(self), dict(self.__dict__))
 
     @property
     def nearest(self) -> Candidate | None:
@@ -81,9 +94,3 @@ class AnchorError(PatchError):
             "reason": self.reason,
             "candidates": [candidate.to_dict() for candidate in self.candidates],
         }
-
-
-def _rebuild(kind: type[AnchorError], message: str, state: dict) -> AnchorError:
-    error = kind(message)
-    error.__dict__.update(state)
-    return error

@@ -48,17 +48,18 @@ def _resolve(rewrite: Rewrite) -> tuple[Any, str, Any]:
     for part in outer:
         owner = getattr(owner, part, ABSENT)
         if owner is ABSENT:
-            raise TargetMissing(f"{rewrite.module} has no {part!r}; {rewrite.target} cannot be rewritten")
+            raise TargetMissing(f"the loaded {rewrite.module} has no {part!r}")
     value = getattr(owner, "__dict__", {}).get(name, ABSENT)
     if value is not ABSENT:
         return owner, name, value
     inherited = next((base for base in getattr(owner, "__mro__", ())[1:] if name in vars(base)), None)
     if inherited is None:
-        raise TargetMissing(f"{rewrite.target} does not exist in the loaded {rewrite.package}")
+        raise TargetMissing(f"{rewrite.qualname} does not exist in the loaded {rewrite.module}")
     raise TargetMissing(
         f"{owner.__qualname__} (module {owner.__module__}) does not define {name!r} itself, it inherits it from "
         f"{inherited.__module__}.{inherited.__qualname__}: either the class was replaced by a subclass, or upstream "
-        f"moved the function. {rewrite.target} cannot be rewritten"
+        "moved the function",
+        remedy=f"Import patcher before what replaces the class, or install a release of {rewrite.package} that it knows",
     )
 
 
@@ -108,7 +109,8 @@ def _dig(places: list[Place], value: Any, what: str) -> tuple[FunctionType, Swap
             return _through(places, value, wrapped, what, functools.lru_cache(**parameters()))
         raise TargetMissing(
             f"{what} is a {type(value).__module__}.{type(value).__qualname__}, not a function; another library may "
-            "have put it there. Import patcher before that library"
+            "have put it there",
+            remedy="Import patcher before that library",
         )
     inner = value.__dict__.get("__wrapped__", None)
     if inner is None:
@@ -117,7 +119,8 @@ def _dig(places: list[Place], value: Any, what: str) -> tuple[FunctionType, Swap
     if not cells:
         raise TargetMissing(
             f"{what} is wrapped by {value.__module__}.{value.__code__.co_name}, which does not hold the wrapped "
-            "function in a closure, so it cannot be exchanged there. Import patcher before the library that wraps it"
+            "function in a closure, so it cannot be exchanged there",
+            remedy="Import patcher before the library that wraps it",
         )
     held = [CellPlace(cell, f"wrapper of {what}") for cell in cells]
     return _dig([*held, AttributePlace(value, "__wrapped__")], inner, what)

@@ -50,16 +50,19 @@ def of(function: object, what: str) -> Source:
         tree = parse(text, code.co_filename)
         path = find_path(tree, code.co_name, code.co_firstlineno, code.co_name)
     except SourceUnavailable as error:
-        raise SourceUnavailable(f"{what}: {error}. {_STALE}") from error
+        raise SourceUnavailable(f"{what}: {error}. {_STALE}", remedy=_RESTART) from error
     if not same_code(function_code(tree, path, code.co_filename, code), code):
-        raise SourceUnavailable(f"{what}: the text in {code.co_filename} does not compile to the loaded code. {_STALE}")
+        unlike = f"{what}: the text in {code.co_filename} does not compile to the loaded code"
+        raise SourceUnavailable(f"{unlike}. {_STALE}", remedy=_RESTART)
     return Source(text, code.co_firstlineno, code.co_name)
 
 
 _STALE = (
     "The file changed after it was imported, or an import hook (assertion rewriting, type checking) changed the code "
-    "as it was loaded. Restart Python, or import patcher before the tool that does so."
+    "as it was loaded"
 )
+_RESTART = "Restart Python, or import patcher before the tool that does so"
+_INSTALL = "Install the package with its .py files"
 
 
 def _text(function: FunctionType, what: str) -> str:
@@ -68,22 +71,23 @@ def _text(function: FunctionType, what: str) -> str:
     text = "".join(linecache.getlines(filename, function.__globals__))
     if text.strip():
         return text
-    raise SourceUnavailable(f"{what}: {_reason(filename, function.__globals__)}")
+    reason, remedy = _missing(filename, function.__globals__)
+    raise SourceUnavailable(f"{what}: {reason}", remedy=remedy)
 
 
-def _reason(filename: str, namespace: dict) -> str:
-    """Why there is no text, and what to do."""
+def _missing(filename: str, namespace: dict) -> tuple[str, str]:
+    """Why there is no text, and what to do where that is not to upgrade."""
     spec = namespace.get("__spec__")
     origin = getattr(spec, "origin", None) or filename
     loader = type(getattr(spec, "loader", None)).__name__
     if filename.startswith("<frozen") or origin == "frozen":
-        return "it is frozen into the executable, without source. Run from an installation that has .py files"
+        return "it is frozen into the executable, without source", "Run from an installation that has .py files"
     if filename.startswith("<"):
-        return f"its code comes from {filename}, which no file or notebook cell holds (exec, or an interactive session)"
+        return f"its code comes from {filename}, which no file or notebook cell holds (exec, or a session)", _INSTALL
     if os.path.exists(filename):
-        return f"its source file {filename} is empty or cannot be decoded. Reinstall the package"
+        return f"its source file {filename} is empty or cannot be decoded", "Reinstall the package"
     if "zip" in loader.lower():
-        return f"the zip archive that it was imported from holds no source ({filename}). Put the .py files in it"
+        return f"the zip archive that it was imported from holds no source ({filename})", "Put the .py files in it"
     if origin.endswith(".pyc"):
-        return f"only byte code is installed ({origin}). Install the package with its .py files"
-    return f"its source file {filename} is not there. Install the package with its .py files"
+        return f"only byte code is installed ({origin})", _INSTALL
+    return f"its source file {filename} is not there", _INSTALL

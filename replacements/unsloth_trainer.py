@@ -41,7 +41,7 @@ def accompany() -> None:
 
 
 def leave() -> None:
-    """Stops waiting for Unsloth and for classes that it may still make, and makes ready what the engine is to take back.
+    """Stops waiting for Unsloth and its classes, and makes ready what the engine is to take back.
 
     Where Unsloth has wrapped a rewritten function, it is in the wrapper that the original is put back.
     """

@@ -1,6 +1,7 @@
 import functools
 import importlib
 import logging
+import pickle
 import threading
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.rewrites import edit, rewrite
 RETURN = edit("return $X", "return __patcher__.add($X)", "replace")
 MISSING = edit("nothing(x)", "__patcher__.note(1)", name="missing")
 TWO = "def f(x):\n    return x\n\n\ndef g(x):\n    return x\n"
+WRAPPED_IN_AN_ATTRIBUTE = "def g(x):\n    return x\ndef f(x):\n    return f.__wrapped__(x)\nf.__wrapped__ = g\n"
 
 
 def state(name="rewrite"):
@@ -193,6 +195,34 @@ def test_a_missing_target(packages, target):
     packages.load("class B:\n    def f(self):\n        return 1\nclass D(B):\n    pass\n")
     with pytest.raises(TargetMissing, match=r"does not exist|has no|inherits it from upstream.B|not a function"):
         _engine.apply([rewrite(RETURN, target=target)])
+
+
+UNMADE = {
+    "no such function": ("upstream:h", "def f(x):\n    return x\n", "a release of upstream that it knows"),
+    "no such class": ("upstream:C.f", "def f(x):\n    return x\n", "a release of upstream that it knows"),
+    "inherited": ("upstream:D.f", "class B:\n    def f(self): pass\nclass D(B): pass\n", "Import patcher before"),
+    "lambda": ("upstream:f", "f = lambda x: x\n", "a release of upstream that it knows"),
+    "not a function": ("upstream:f", "f = print\n", "Import patcher before"),
+    "hidden": ("upstream:f", WRAPPED_IN_AN_ATTRIBUTE, "Import patcher before"),
+    "not loaded": ("absent:f", "", "Import absent first"),
+    "an anchor": ("upstream:f", "def f(x): pass\n", "a release of upstream that it knows"),
+}
+
+
+@pytest.mark.parametrize("case", UNMADE)
+def test_whatever_cannot_be_made_names_release_function_and_remedy(packages, monkeypatch, case):
+    target, source, remedy = UNMADE[case]
+    monkeypatch.setattr(_engine, "package_version", {"upstream": "1.2.3", "absent": "1.2.3"}.get)
+    packages.load(source)
+    with pytest.raises(PatchError) as caught:
+        _engine.apply([rewrite(RETURN, target=target)])
+    package = target.partition(":")[0]
+    first, *_, last = str(caught.value).splitlines()
+    assert first == f"{package} 1.2.3: cannot rewrite {target}"
+    assert last.startswith("  Nothing was changed. ")
+    assert remedy in last
+    assert last.endswith("or set PATCHER_DISABLE=1 to run without it.")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value) == _ledger.get("rewrite").reason
 
 
 def test_a_function_that_shows_the_text_but_lost_its_cell_gets_it_back(packages):
