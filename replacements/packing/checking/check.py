@@ -91,6 +91,7 @@ def _named(reference: str | os.PathLike[str], weights: bool, trust_remote_code: 
         sizes = f"they need {memory.in_words(needed)}, and {memory.in_words(free)} are free on {memory.device()}"
         notes = (f"The weights were not loaded ({sizes}): a small random model stands for them.",)
     small = small_model(found.config, trust_remote_code)
+    notes = (*notes, *filter(None, [small.note]))
     return _Subject(small.model.to(memory.device()), found.name, "random, small", small.layers, small.modules, notes)
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from torch import nn
 
 from replacements.packing.checking import depth, sizes
 from replacements.packing.checking.errors import CannotCheckError, one_line
 from replacements.packing.checking.weights import redraw
 from replacements.packing.verdict import logger
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    Build = Callable[[Any], nn.Module]
+Build = Callable[[Any], nn.Module]
 
 #: A model that cannot be cut below this is not built: 4 bytes each, and some seconds to draw.
 _MOST_PARAMETERS = 400_000_000
@@ -35,11 +34,35 @@ class Small:
         model: In eval mode, float32, on the CPU.
         layers: Decoder layers of the architecture, all of them.
         modules: How many modules of each class they hold.
+        note: What the user should know of how it was built, or an empty string.
     """
 
     model: nn.Module
     layers: int
     modules: Counter[str]
+    note: str = ""
+
+
+class _WithHead(nn.Module):
+    """A decoder whose config gives it no language-model head, with its token embedding as one."""
+
+    def __init__(self, decoder: nn.Module):
+        super().__init__()
+        self.decoder = decoder
+        self.config = decoder.config
+
+    def get_base_model(self) -> nn.Module:
+        """The decoder, as of a PEFT wrapper."""
+        return self.decoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The decoder's."""
+        return self.decoder.get_input_embeddings()
+
+    def forward(self, **inputs: Any) -> SimpleNamespace:
+        """What the decoder makes of a batch, as `logits` `[B, T, V]`."""
+        hidden = self.decoder(**inputs).last_hidden_state
+        return SimpleNamespace(logits=hidden @ self.get_input_embeddings().weight.T)
 
 
 def small_model(config: Any, trust_remote_code: bool = False) -> Small:
@@ -105,7 +128,7 @@ def _built(config: Any, factor: int, build: Build) -> Small:
     fields = sizes.cut(config.to_dict(), text_name, factor)
     with torch.device("meta"):
         whole = build(_config(config, fields))
-    if not isinstance(whole.get_input_embeddings(), torch.nn.Embedding):
+    if not isinstance(whole.get_input_embeddings(), nn.Embedding):
         raise _NotThisClassError(f"{type(whole).__name__} does not read token ids")
     layers = depth.decoder_layers(whole)
     text = fields[text_name] if text_name else fields
@@ -120,7 +143,9 @@ def _built(config: Any, factor: int, build: Build) -> Small:
             refused = error
             continue
         if set(depth.kinds(depth.decoder_layers(model), thinned, lists)) == set(of_each):
-            return Small(model, len(layers), Counter(type(part).__name__ for one in layers for part in one.modules()))
+            modules = Counter(type(part).__name__ for one in layers for part in one.modules())
+            note = f"{type(whole).__name__} has no language-model head; its token embedding stood in for one."
+            return Small(model, len(layers), modules, note if isinstance(model, _WithHead) else "")
     raise refused or ValueError("it has other layers when built anew")
 
 
@@ -129,8 +154,11 @@ def _run(config: Any, fields: dict[str, Any], build: Build) -> nn.Module:
     model = redraw(_with_weights(config, fields, build)).eval()
     if getattr(model.config, "is_encoder_decoder", False):
         return model
+    row = {"input_ids": torch.arange(8)[None], "use_cache": False}
     with torch.no_grad():
-        model(input_ids=torch.arange(8)[None], use_cache=False)
+        if not hasattr(model(**row), "logits"):
+            model = _WithHead(model)
+            model(**row)
     return model
 
 

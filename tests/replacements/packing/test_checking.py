@@ -42,6 +42,20 @@ def test_the_verdict_is_that_of_the_census(family, tmp_path):
     assert {kind.name for kind in report.kinds} <= counted
 
 
+@pytest.mark.parametrize(("family", "packs"), [("glm5_next", False), ("qwen3_5", True)])
+def test_a_decoder_without_a_head_is_judged_as_one_with_it(family, packs, tmp_path):
+    whole = tiny_model(family)
+    decoder = next(m for m in whole.modules() if m.__class__.__name__.endswith("TextModel"))
+    config = decoder.config
+    config.architectures = [type(decoder).__name__]
+    config.save_pretrained(tmp_path)
+    report = check(tmp_path)
+    assert report.built == type(decoder).__name__
+    assert (report.verdict.action, report.verdict.reason) == (judged(whole).action, judged(whole).reason)
+    assert report.packs == packs
+    assert "no language-model head" in report.notes[0]
+
+
 def test_attention_that_leaks_is_told_from_the_mixers():
     kinds = {kind.name: kind.isolated for kind in check(tiny_model("granitemoehybrid")).kinds}
     assert kinds == {"GraniteMoeHybridMambaLayer": (False, True), "GraniteMoeHybridAttention": (False, True)}
