@@ -67,17 +67,18 @@ def _scaffold(path: list[Scope], bound: list[str]) -> ast.stmt:
             inner = ast.ClassDef(name=node.name, bases=[], keywords=[], body=[inner], decorator_list=[], type_params=[])
         else:
             outermost = not any(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in path[:depth])
-            inner = _function(node.name, bound if outermost else [], [inner])
+            inner = bare_function(node.name, bound if outermost else [], [inner])
             wrapped = True
         ast.copy_location(inner, node)
     if wrapped and not isinstance(path[0], ast.ClassDef):
         return inner
     # `global` keeps the qualified names those of the module's top level
-    scope = _function("__patcher_scope__", [] if wrapped else bound, [ast.Global(names=[path[0].name]), inner])
+    scope = bare_function("__patcher_scope__", [] if wrapped else bound, [ast.Global(names=[path[0].name]), inner])
     return ast.copy_location(scope, path[0])
 
 
-def _function(name: str, arguments: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
+def bare_function(name: str, arguments: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    """A function definition, with every field that the compiler asks for."""
     args = ast.arguments(
         posonlyargs=[], args=[ast.arg(arg=name) for name in arguments], kwonlyargs=[], kw_defaults=[], defaults=[]
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from patcher import _diagnostics, _match, _names, _pattern
 from patcher._anchors import Anchor
+from patcher._compile import bare_function
 from patcher._diagnostics import Candidate
 from patcher._errors import RewriteError
 from patcher._locate import Function, Scope
@@ -162,7 +163,7 @@ def _outlives(edit: Edit) -> bool:
     filled = _pattern.substitute(edit.text, defaultdict(lambda: "_"))
     if _is_keyword(edit):
         filled = f"_({filled})"
-    function = ast.FunctionDef(name="_", body=parsed(filled), decorator_list=[])
+    function = bare_function("_", [], parsed(filled))
     return any(_match.find(function, anchor, any_level=True) for anchor in edit.anchors)
 
 

@@ -59,7 +59,7 @@ def _resolve(rewrite: Rewrite) -> tuple[Any, str, Any]:
         f"{owner.__qualname__} (module {owner.__module__}) does not define {name!r} itself, it inherits it from "
         f"{inherited.__module__}.{inherited.__qualname__}: either the class was replaced by a subclass, or upstream "
         "moved the function",
-        remedy=f"Import patcher before what replaces the class, or install a release of {rewrite.package} that it knows",
+        remedy=f"Import patcher before what replaces it, or install a release of {rewrite.package} that it knows",
     )
 
 

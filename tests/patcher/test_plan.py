@@ -1,5 +1,6 @@
 import pytest
 
+from patcher import _match
 from patcher._edits import ALREADY, MISSED, edit_source
 from patcher._errors import AnchorError, RewriteError
 from patcher._rewrite import Anchor, Edit
@@ -121,3 +122,13 @@ def test_names_of_the_function_its_module_and_the_text_are_known(text):
 def test_a_text_cannot_use_a_hole_that_the_anchor_lacks():
     with pytest.raises(RewriteError, match=r"\$MORE"):
         outcome(SOURCE, edit("return $Y", "__patcher__.note($MORE)"))
+
+
+def test_functions_made_for_comparison_lack_no_field(monkeypatch):
+    seen, find = [], _match.find
+    monkeypatch.setattr(
+        _match, "find", lambda function, *args, **more: seen.append(function) or find(function, *args, **more)
+    )
+    assert twice(SOURCE, edit("g(x)", "h(g(x))", "replace")) == ([0], [ALREADY])
+    assert any(function.name == "_" for function in seen)
+    assert all(hasattr(function, name) for function in seen for name in function._fields)
