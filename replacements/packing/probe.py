@@ -116,6 +116,9 @@ def why_not(model: nn.Module) -> str:
             return "its weights are on the meta device"
         if hasattr(parameter, "device_mesh"):
             return "its weights are sharded"
+        if parameter.device.type == "cpu" and getattr(parameter, "quant_state", None) is not None:
+            # On CPUs with AVX-512 BF16 bitsandbytes repacks them for good, and training on them is wrong after that.
+            return "its 4-bit weights may be repacked for inference by a forward in eval mode"
     return ""
 
 

@@ -21,19 +21,11 @@ WAYS = {
 
 
 def quantized(folder, **way):
-    """The tiny hybrid, loaded as users load it.
-
-    On some CPUs bitsandbytes repacks 4-bit weights, for good, in the first forward in eval mode without gradients, and
-    cannot train them after that. That is switched off, as if the CPU were another one.
-    """
+    """The tiny hybrid, loaded as users load it."""
     tiny_model("qwen3_5").save_pretrained(folder)
     config = BitsAndBytesConfig(**way, bnb_4bit_compute_dtype=torch.float32)
     cls = type(tiny_model("qwen3_5"))
-    model = cls.from_pretrained(folder, quantization_config=config, device_map="cpu", dtype=torch.float32)
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    return model
+    return cls.from_pretrained(folder, quantization_config=config, device_map="cpu", dtype=torch.float32)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -176,8 +176,10 @@ def test_skipped_on_the_meta_device():
     assert probe(model).isolated
 
 
-@pytest.mark.parametrize(("attribute", "word"), [("ds_id", "ZeRO-3"), ("device_mesh", "sharded")])
-def test_skipped_on_weights_that_are_not_whole(attribute, word):
+@pytest.mark.parametrize(
+    ("attribute", "word"), [("ds_id", "ZeRO-3"), ("device_mesh", "sharded"), ("quant_state", "4-bit")]
+)
+def test_skipped_on_weights_that_are_not_whole_or_would_not_stay_so(attribute, word):
     model = tiny_llama()
     setattr(next(model.parameters()), attribute, 1)
     assert word in probe(model).skipped
