@@ -6,10 +6,9 @@ What is imported already is patched at once, the rest when it is imported. ``PAT
 
 from __future__ import annotations
 
-import os
 import sys
 
-from patcher import _session
+from patcher import _session, _settings
 from patcher._errors import PatchError
 from patcher._version import __version__
 
@@ -31,12 +30,13 @@ def install(zoo: bool | None = None) -> None:
 
     Raises:
         PatchError: a required rewrite of an imported module cannot be made. The process is as it was.
+        ValueError: ``PATCHER_DISABLE`` or ``PATCHER_ZOO`` has a value that means nothing.
     """
     if _disabled():
         return
     from replacements import REWRITES, unsloth_trainer
 
-    options = {"", "zoo"} if (_is_on("PATCHER_ZOO") if zoo is None else zoo) else {""}
+    options = {"", "zoo"} if (_settings.is_on("PATCHER_ZOO") if zoo is None else zoo) else {""}
     _session.install(rewrite for rewrite in REWRITES if rewrite.option in options)
     unsloth_trainer.accompany()
 
@@ -61,11 +61,7 @@ def status() -> Status:
 
 
 def _disabled() -> bool:
-    return _is_on("PATCHER_DISABLE")
-
-
-def _is_on(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
+    return _settings.is_on("PATCHER_DISABLE")
 
 
 def __getattr__(name: str) -> object:

@@ -40,10 +40,22 @@ def test_either_order(run, order):
     assert run(f"{order}\nprint(upstream.f(1))") == "1001\n"
 
 
-@pytest.mark.parametrize(("value", "off"), [("1", 1), ("true", 1), (" YES ", 1), ("0", 0), ("", 0), ("no", 0)])
+@pytest.mark.parametrize(
+    ("value", "off"), [("1", 1), ("true", 1), (" YES ", 1), ("0", 0), ("", 0), ("no", 0), ("off", 0)]
+)
 def test_disabled(run, value, off):
     code = "import patcher, upstream; patcher.install(); print(upstream.f(1), patcher.status().disabled)"
     assert run(code, PATCHER_DISABLE=value) == f"{1 if off else 1001} {bool(off)}\n"
+
+
+@pytest.mark.parametrize("name", ["PATCHER_DISABLE", "PATCHER_ZOO"])
+def test_nonsense_in_the_environment_names_cause_and_remedy(run, name):
+    last = run("import patcher", fails=True, **{name: "maybe"}).splitlines()[-1]
+    assert f"SettingError: {name}='maybe' is not a value it can take. Set it to one of: 0, 1." in last
+
+
+def test_what_is_off_reads_no_more_of_the_environment(run):
+    assert run("import patcher; print(1)", PATCHER_DISABLE="1", PATCHER_ZOO="maybe") == "1\n"
 
 
 def test_import_is_light(python):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from patcher import _settings
+
 if TYPE_CHECKING:
     from patcher.cli.doctor.examine import Examination, Library
 
@@ -27,7 +29,7 @@ class Finding:
 
 def advise(seen: Examination) -> list[Finding]:
     """All findings, problems first."""
-    findings = [*_libraries(seen), *_patches(seen), *_settings(seen), *_foreign(seen), *_kernels(seen)]
+    findings = [*_libraries(seen), *_patches(seen), *_variables(), *_foreign(seen), *_kernels(seen)]
     return sorted(findings, key=lambda finding: not finding.problem)
 
 
@@ -77,17 +79,15 @@ def _patches(seen: Examination) -> Iterator[Finding]:
             yield Finding(False, f"{rewrite.target} lacks: {', '.join(missed)}", "pip install --upgrade trl-patcher")
 
 
-def _settings(seen: Examination) -> Iterator[Finding]:
-    from replacements.packing import settings
-
-    for check in (settings.raise_when_unsafe, settings.hybrid_packing):
+def _variables() -> Iterator[Finding]:
+    for name in _settings.VARIABLES:
         try:
-            value = check()
-        except settings.SettingError as error:
+            value = _settings.read(name)
+        except _settings.SettingError as error:
             yield Finding(True, str(error), "set it to one of these, or unset it")
         else:
-            if check is settings.hybrid_packing and not value:
-                yield Finding(False, "PATCHER_HYBRID_PACKING=0: hybrid models train padded", "unset it to pack them")
+            if (name, value) == ("PATCHER_HYBRID_PACKING", "0"):
+                yield Finding(False, f"{name}=0: hybrid models train padded", "unset it to pack them")
 
 
 def _foreign(seen: Examination) -> Iterator[Finding]:
@@ -117,4 +117,5 @@ def _kernels(seen: Examination) -> Iterator[Finding]:
 
 
 def _first(reason: str) -> str:
-    return reason.strip().partition("\n")[0]
+    """What it is about and what is the matter, on one line."""
+    return ": ".join(line.strip() for line in reason.strip().splitlines()[:2])

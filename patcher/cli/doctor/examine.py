@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 import patcher
+from patcher._settings import VARIABLES
 from patcher.cli import upstream
 
 DISTRIBUTION = "trl-patcher"
@@ -23,8 +24,6 @@ KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d", "m
 
 FOREIGN = ("unsloth", "unsloth_zoo", "liger_kernel")
 """Packages that replace parts of TRL or of the models."""
-
-SETTINGS = ("PATCHER_DISABLE", "PATCHER_ON_UNSAFE", "PATCHER_HYBRID_PACKING")
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def examine() -> Examination:
         foreign=[found for name in FOREIGN if (found := _library(name, name, wanted)).version],
         status=patcher.status(),
         import_errors=loaded.failed,
-        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+        settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         backends=_backends(),
     )
 

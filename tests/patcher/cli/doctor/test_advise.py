@@ -73,7 +73,7 @@ def test_a_problem_is_named_with_its_remedy(name):
 
 
 REMARKS = {
-    "skipped": (with_rewrite(state="skipped", reason="gone"), "gone"),
+    "skipped": (with_rewrite(state="skipped", reason="trl 1: cannot rewrite f\n  gone\n  more"), "rewrite f: gone"),
     "missed": (with_rewrite(edits=(("one", 0), ("two", "missed"))), "two"),
     "foreign": (replace(SOUND, foreign=[Library("unsloth", "unsloth", "2026.10.9")]), "unsloth"),
     "kernels": (replace(SOUND, devices=["a GPU"]), "no accelerated kernels"),
