@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from patcher import _proof, _splice
 from patcher._errors import PatchError, SourceUnavailable
 from patcher._locate import Scope, by_line, by_name, first_line
-from patcher._plan import ALREADY, MISSED, Outcome, Site
-from patcher._rewrite import Rewrite
+from patcher._plan import Site
+from patcher._rewrite import Outcome, Rewrite
 from patcher._splice import Operation
-
-__all__ = ["ALREADY", "MISSED", "Edited", "edit_source", "find_path", "parse"]
 
 _BOM = "\ufeff"
 

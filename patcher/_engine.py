@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from types import FunctionType
 
 from patcher import _ledger, _places, _recompile, _references, _shown, _source
-from patcher._edits import ALREADY, MISSED, Edited, edit_source
+from patcher._edits import Edited, edit_source
 from patcher._errors import PatchError, RewriteError
 from patcher._ledger import Record
 from patcher._log import logger, warn_once
 from patcher._namespace import Namespace
-from patcher._rewrite import Rewrite
+from patcher._rewrite import ALREADY, MISSED, Rewrite
 from patcher._version import package_version
-
-__all__ = ["ALREADY", "MISSED", "Edited", "apply", "edit_source", "revert"]
 
 
 @dataclass(frozen=True)

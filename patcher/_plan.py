@@ -16,13 +16,8 @@ from patcher._locate import Function, Scope
 from patcher._match import Match
 from patcher._namespace import CELL
 from patcher._normalform import Located, statements
-from patcher._rewrite import STRUCTURAL, Edit, Rewrite
+from patcher._rewrite import ALREADY, MISSED, Edit, Outcome, Rewrite
 from patcher._splice import Operation, parsed
-
-ALREADY = "already there"
-MISSED = "missed"
-
-Outcome = int | str
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Site:
         """
         if any(_match.find(self.function, anchor) for anchor in edit.done) or self._calls_are_there(edit):
             return ALREADY, None
-        found = self._structural(edit) if edit.action in STRUCTURAL else self._anchored(edit)
+        found = self._structural(edit) if edit.structural else self._anchored(edit)
         if found == ALREADY:
             return ALREADY, None
         if isinstance(found, _Miss):
@@ -91,7 +86,7 @@ class Site:
         """
         if CELL in edit.text:
             return False  # asked already, for the whole function
-        place, block = operation.place, operation.place.block
+        place, block, structural = operation.place, operation.place.block, edit.structural
         for match in self._own(edit):
             own = match.place
             if operation.action == "replace":
@@ -102,7 +97,6 @@ class Site:
                 continue
             start = _index(block, own.statement)
             stop, anchor = start + match.run, _index(block, place.statement)
-            structural = edit.action in STRUCTURAL
             if operation.action == "before" and (stop == anchor or (structural and start == anchor)):
                 return True
             if operation.action == "after" and (start == anchor + operation.run or (structural and stop == anchor + 1)):

@@ -10,7 +10,12 @@ from patcher._anchors import Anchor
 from patcher._errors import RewriteError
 
 ACTIONS = ("before", "after", "replace", "append", "prepend")
-STRUCTURAL = ("append", "prepend")
+_STRUCTURAL = ("append", "prepend")
+
+#: What became of an edit that was not made by an anchor alternative, which is said by its index.
+ALREADY = "already there"
+MISSED = "missed"
+Outcome = int | str
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*\Z")
 
@@ -43,12 +48,17 @@ class Edit:
     def __post_init__(self):
         if self.action not in ACTIONS:
             raise RewriteError(f"edit {self.name!r}: action must be one of {ACTIONS}, not {self.action!r}")
-        if self.action in STRUCTURAL and self.anchors:
+        if self.structural and self.anchors:
             raise RewriteError(f"edit {self.name!r}: {self.action!r} takes no anchor")
-        if self.action not in STRUCTURAL and not self.anchors:
+        if not self.structural and not self.anchors:
             raise RewriteError(f"edit {self.name!r}: {self.action!r} needs an anchor")
         if not self.text.strip() and not (self.action == "replace" and self.done):
             raise RewriteError(f"edit {self.name!r}: no text; a deletion is a 'replace' that says what is `done`")
+
+    @property
+    def structural(self) -> bool:
+        """Whether the edit goes by the function's start or end and has no anchor."""
+        return self.action in _STRUCTURAL
 
 
 @dataclass(frozen=True)

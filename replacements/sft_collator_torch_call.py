@@ -1,7 +1,6 @@
 """The rewrite of `DataCollatorForLanguageModeling.torch_call`: the finished batch gets its boundaries."""
 
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite
 
 REWRITE = Rewrite(
     name="sft-collator",

@@ -4,7 +4,7 @@ It is looked up at the call, so that TRL and the zoo may be imported in either o
 is not imported.
 """
 
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Edit, Rewrite
 
 REWRITE = Rewrite(
     name="zoo-in-trl",

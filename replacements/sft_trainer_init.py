@@ -1,7 +1,6 @@
 """The rewrite of `SFTTrainer.__init__`: the guard chooses before packing is read, the runtime joins at the end."""
 
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite
 
 REWRITE = Rewrite(
     name="sft-trainer",

@@ -46,8 +46,8 @@ def leave() -> None:
     Where Unsloth has wrapped a rewritten function, it is in the wrapper that the original is put back.
     """
     from patcher import _importhook, _ledger, _references
-    from patcher._errors import PatchError
     from patcher._places import Swap
+    from patcher.rewriting import PatchError
 
     for module in (_ZOO, _UNSLOTH):
         _importhook.unwatch(module, _OWNER)

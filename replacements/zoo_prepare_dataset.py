@@ -4,8 +4,7 @@ All its ways to cut a document to `max_length` ask one flag, so the flag is what
 own module does not define; that name is bound first, and the call passes what the installed `pack_dataset` takes.
 """
 
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite
 
 REWRITE = Rewrite(
     name="zoo-dataset",

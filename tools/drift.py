@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from patcher._rewrite import Rewrite
+from patcher.rewriting import Rewrite
 from tools import _wheels, drift_families, drift_report, drift_scan
 from tools.drift_scan import MISS, Finding
 from tools.matrix_lanes import TRANSFORMERS

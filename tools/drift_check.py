@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
-from patcher._edits import ALREADY, MISSED, edit_source
-from patcher._errors import AnchorError, PatchError
+from patcher.rewriting import ALREADY, MISSED, AnchorError, PatchError, edit_source
 from tools.drift_subject import Site, Subject, function_of
 
 _NO_CANDIDATE = "refused without a nearest candidate"

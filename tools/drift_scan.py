@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patcher._edits import ALREADY, MISSED, edit_source
-from patcher._errors import AnchorError, PatchError
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import ALREADY, MISSED, AnchorError, Edit, PatchError, Rewrite, edit_source
 from tools import _wheels
 
 FOUND, ABSENT, LOST, MISS = "found", "absent", "lost", "MISS"

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from patcher._edits import MISSED, Edited, edit_source
-from patcher._rewrite import STRUCTURAL, Edit, Rewrite
+from patcher.rewriting import MISSED, Edit, Edited, Rewrite, edit_source
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Site:
     @property
     def structural(self) -> bool:
         """Whether the edit needs no anchor."""
-        return self.edit.action in STRUCTURAL
+        return self.edit.structural
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 TABLE = """
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite
 
 def this(target, **more):
     edit = Edit("edit", (Anchor("return $X"),), "replace", "return __patcher__.add($X)")
@@ -60,7 +59,7 @@ def test_what_is_off_reads_no_more_of_the_environment(run):
 
 def test_import_is_light(python):
     heavy = ["torch", "transformers", "trl", "regex", "typer", "rich", "wrapt", "difflib", "logging", "numpy"]
-    code = f"import sys, patcher; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, patcher, patcher.rewriting; print([name for name in {heavy} if name in sys.modules])"
     assert python("-c", code, PATCHER_DISABLE="") == "[]\n"
 
 

@@ -1,9 +1,8 @@
 import pytest
 
 from patcher import _match
-from patcher._edits import ALREADY, MISSED, edit_source
 from patcher._errors import AnchorError, RewriteError
-from patcher._rewrite import Anchor, Edit
+from patcher.rewriting import ALREADY, MISSED, Anchor, Edit, edit_source
 from tests.support.rewrites import edit, rewrite
 
 SOURCE = "def f(x):\n    y = g(x)\n    if x:\n        y = h(y)\n    return y\n"

@@ -1,7 +1,6 @@
 """Short ways to write rewrites in tests."""
 
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite
 
 CALLS = {"note": "tests.support.rewrites:note", "add": "tests.support.rewrites:add"}
 

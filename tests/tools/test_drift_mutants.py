@@ -6,10 +6,8 @@ from collections import Counter
 
 import pytest
 
-from patcher import _edits
-from patcher._anchors import Anchor
-from patcher._errors import AnchorError
-from patcher._rewrite import Edit, Rewrite
+from patcher import rewriting
+from patcher.rewriting import Anchor, AnchorError, Edit, Rewrite
 from tools import drift_break, drift_check, drift_preserve
 from tools.drift_check import Check
 from tools.drift_subject import Subject
@@ -110,14 +108,14 @@ def test_the_engine_takes_all_mutants_rightly(rewrite):
 def by_text(source, rewrite, **_):
     """A patcher that replaces literal text, once: what the mutants are made against."""
     if "__patcher__" in source:
-        return _edits.Edited(source, [("check", _edits.ALREADY), ("give", _edits.ALREADY)], 1)
+        return rewriting.Edited(source, [("check", rewriting.ALREADY), ("give", rewriting.ALREADY)], 1)
     anchored, given = "        if tokenizer is None:\n", "        return output\n"
     for edit, text in (("check", anchored), ("give", given)):
         if text not in source:
             raise AnchorError("no such text", edit=edit, candidates=("near",))
     source = source.replace(anchored, "        __patcher__.look(self)\n" + anchored, 1)
     source = source.replace(given, "        return __patcher__.give(output)\n", 1)
-    return _edits.Edited(source, [("check", 0), ("give", 0)], 1)
+    return rewriting.Edited(source, [("check", 0), ("give", 0)], 1)
 
 
 def faults_of(patch, monkeypatch, subject):
@@ -134,22 +132,24 @@ def test_a_patcher_by_text_is_caught(monkeypatch, subject):
 
 
 def test_a_patcher_that_puts_the_text_elsewhere_is_caught(monkeypatch, subject):
-    real = _edits.edit_source
+    real = rewriting.edit_source
 
     def after(source, rewrite, **options):
         edited = real(source, rewrite, **options)
-        return _edits.Edited(edited.text.replace("        __patcher__.look(self)\n", ""), edited.matched, edited.line)
+        return rewriting.Edited(
+            edited.text.replace("        __patcher__.look(self)\n", ""), edited.matched, edited.line
+        )
 
     refused, _ = faults_of(after, monkeypatch, subject)
     assert "comments" in refused
 
 
 def test_a_patcher_that_patches_twice_is_caught(monkeypatch, subject):
-    real = _edits.edit_source
+    real = rewriting.edit_source
 
     def forgetful(source, rewrite, **options):
         edited = real(source.replace("__patcher__.look(self)", "pass"), rewrite, **options)
-        return _edits.Edited(edited.text, [(name, 0) for name, _ in edited.matched], edited.line)
+        return rewriting.Edited(edited.text, [(name, 0) for name, _ in edited.matched], edited.line)
 
     refused, _ = faults_of(forgetful, monkeypatch, subject)
     assert "reformatted" in refused

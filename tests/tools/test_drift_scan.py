@@ -5,8 +5,7 @@ import zipfile
 import pytest
 from typer.testing import CliRunner
 
-from patcher._anchors import Anchor
-from patcher._rewrite import Edit, Rewrite
+from patcher.rewriting import Anchor, Edit, Rewrite, edit_source
 from tools import _wheels, drift, drift_families, drift_report, drift_scan
 from tools.drift_scan import ABSENT, FOUND, LOST, MISS
 
@@ -54,8 +53,6 @@ def test_an_anchor_that_stands_twice_is_a_miss():
 
 
 def test_a_patched_source_reads_as_already_there():
-    from patcher._edits import edit_source
-
     assert {outcome for _, outcome in outcomes(edit_source(SOURCE, REWRITE).text)} == {"already there"}
 
 
