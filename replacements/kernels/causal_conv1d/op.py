@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from ..precision import Precision
 from ..segments import Segments
-from .panel import Panel, Scratch
+from .panel import Panel, Scratch, weights_of
 from .taps import taps_of
 
 
@@ -48,52 +48,73 @@ def causal_conv1d(
         raise ValueError(f"expected x [B, D, T] and weight [D, W], got {tuple(x.shape)} and {tuple(weight.shape)}")
     if x.shape[0] * x.shape[2] != segments.total:
         raise ValueError(f"x holds {x.shape[0] * x.shape[2]} tokens but the documents hold {segments.total}")
-    return _CausalConv1d.apply(x, weight, bias, segments, activation is not None)
+    silu = activation is not None
+    return _CausalConv1d.apply(x, weight, bias, segments, silu, silu and torch.is_grad_enabled())
 
 
 class _CausalConv1d(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, segments, silu):
-        ctx.save_for_backward(x, weight, bias)
-        ctx.segments, ctx.silu = segments, silu
+    def forward(ctx, x, weight, bias, segments, silu, keep):
         row, time = _flatten(x)
         out = torch.empty_like(row)
+        kept = torch.empty_like(row) if keep and _worth_keeping(row, time) else None
         for panel in _panels(row, weight, bias, segments, time):
             for block in panel.taps.blocks:
                 into = panel.part(out, block)
+                if kept is not None:
+                    torch.ops.aten.silu.out(panel.convolve(block, panel.part(kept, block)), out=into)
+                    continue
                 y = panel.convolve(block, into)
                 if silu:
                     F.silu(y, inplace=True)
                 if y is not into:
                     into.copy_(y)
+        ctx.save_for_backward(x, weight, bias, kept)
+        ctx.segments, ctx.silu = segments, silu
         return _unflatten(out, x.shape, time)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        x, weight, bias = ctx.saved_tensors
+        x, weight, bias, kept = ctx.saved_tensors
         row, time = _flatten(x)
         grad, dtype = _flatten_like(grad, time), Precision.of(x).state
         dx = torch.empty_like(row, dtype=dtype)
-        dweight, dbias = (None if p is None else torch.zeros_like(p, dtype=dtype) for p in (weight, bias))
+        dcolumns = torch.zeros_like(weight.t(), dtype=dtype, memory_format=torch.contiguous_format)
+        dbias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
         for panel in _panels(row, weight, bias, ctx.segments, time):
             for block in panel.taps.blocks:
-                given = panel.part(grad, block)
-                dy = panel.scratch("dy", given.shape).copy_(given)
-                if ctx.silu:
-                    torch.ops.aten.silu_backward.grad_input(dy, panel.convolve(block), grad_input=dy)
+                y = None if kept is None else panel.part(kept, block)
+                dy = panel.differentiate(panel.part(grad, block), block, y, silu=ctx.silu)
                 if dbias is not None:
                     dbias[panel.channels] += dy.sum(time)
-                panel.accumulate(panel.part(dx), dweight[panel.channels], dy, block)
+                panel.accumulate(panel.part(dx), dcolumns, dy, block)
         dx = _unflatten(dx.to(x.dtype), x.shape, time)
-        return dx, dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None, None
+        return (
+            dx,
+            dcolumns.flip(0).t().to(weight.dtype),
+            None if bias is None else dbias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _worth_keeping(row: torch.Tensor, time: int) -> bool:
+    """Whether to keep what the activation was given, one more tensor like ``x``, rather than compute it again.
+
+    Only where transformers' fallback keeps it too and its convolution is quick: on a CPU, where time is contiguous.
+    """
+    return time == 1 and row.device.type == "cpu" and row.dtype == Precision.of(row).state
 
 
 def _panels(row, weight, bias, segments: Segments, time: int) -> Iterator[Panel]:
     taps = taps_of(segments, weight.shape[1], row, time)
-    scratch = Scratch(Precision.of(row).state, row.device)
+    dtype = Precision.of(row).state
+    columns, scratch = weights_of(weight, time, dtype), Scratch(dtype, row.device)
+    offset = None if bias is None else bias.to(dtype).unsqueeze(time)
     for begin in range(0, len(weight), taps.panel):
-        yield Panel(row, weight, bias, taps, slice(begin, begin + taps.panel), scratch)
+        yield Panel(row, columns, offset, taps, slice(begin, begin + taps.panel), scratch)
 
 
 def _flatten(x: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -30,30 +30,35 @@ class Panel:
     def __init__(
         self,
         row: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
+        columns: torch.Tensor,
+        offset: torch.Tensor | None,
         taps: Taps,
         channels: slice,
         scratch: Scratch,
     ) -> None:
+        """``columns``: each tap's weights, the token's own first, ``[W, 1, D]`` or ``[W, D, 1]``; see `weights_of`."""
         self.taps, self.channels, self.scratch = taps, channels, scratch
         self.row = self.part(row)
-        shape = (1, -1) if taps.time == 0 else (-1, 1)
-        columns = weight[channels].flip(1).unbind(1)[: taps.count]  # the token's own first
-        self.columns = [column.reshape(shape).to(scratch.dtype) for column in columns]
-        self.offset = None if bias is None else bias[channels].reshape(shape).to(scratch.dtype)
+        self.columns = self._channels(columns)[: taps.count].unbind(0)
+        self.offset = None if offset is None else self._channels(offset)
+
+    def _channels(self, x: torch.Tensor) -> torch.Tensor:
+        return x[..., self.channels] if self.taps.time == 0 else x[..., self.channels, :]
 
     def part(self, row: torch.Tensor, block: Block | None = None) -> torch.Tensor:
         """This panel's view of a row of the same layout, or of one block of it."""
-        part = row[:, self.channels] if self.taps.time == 0 else row[self.channels]
-        return part if block is None else part.narrow(self.taps.time, block.begin, block.length)
+        part = self._channels(row)
+        return part if block is None or len(self.taps.blocks) == 1 else self._cut(part, block.begin, block.length)
+
+    def _cut(self, x: torch.Tensor, begin: int, length: int) -> torch.Tensor:
+        return x[begin : begin + length] if self.taps.time == 0 else x[:, begin : begin + length]
 
     def convolve(self, block: Block, into: torch.Tensor | None = None) -> torch.Tensor:
         """Output of one block before the activation, in ``into`` if that has the right dtype, else in scratch."""
         time, length = self.taps.time, block.length
-        seen = self.row.narrow(time, block.begin - block.halo, length + block.halo)
+        seen = self._cut(self.row, block.begin - block.halo, length + block.halo)
         work = self.scratch("work", seen.shape).copy_(seen)
-        own = work.narrow(time, block.halo, length)
+        own = self._cut(work, block.halo, length)
         if into is None or into.dtype != work.dtype:
             into = self.scratch("y", own.shape)
         y = torch.mul(own, self.columns[0], out=into)
@@ -61,33 +66,50 @@ class Panel:
             y += self.offset
         for j in range(1, len(self.columns)):
             if (ends := block.ends[j]) is not None:
-                work.index_fill_(time, ends, 0)
+                ends.clear(work, time)
             skip = max(0, j - block.halo)  # the row begins inside this tap's reach
             if skip < length:
-                before = work.narrow(time, block.halo + skip - j, length - skip)
-                y.narrow(time, skip, length - skip).addcmul_(before, self.columns[j])
+                before = self._cut(work, block.halo + skip - j, length - skip)
+                self._cut(y, skip, length - skip).addcmul_(before, self.columns[j])
         return y
 
-    def accumulate(self, dx: torch.Tensor, dweight: torch.Tensor, dy: torch.Tensor, block: Block) -> None:
+    def differentiate(self, grad: torch.Tensor, block: Block, y: torch.Tensor | None, *, silu: bool) -> torch.Tensor:
+        """Gradient of one block before the activation, in scratch; from that after it and what `convolve` returned."""
+        into = self.scratch("y", grad.shape)
+        if not silu:
+            return into.copy_(grad)
+        y = self.convolve(block) if y is None else y  # in scratch, where it is overwritten: less to hold in a cache
+        grad = grad if grad.dtype == y.dtype else self.scratch("work", grad.shape).copy_(grad)
+        return torch.ops.aten.silu_backward.grad_input(grad, y, grad_input=into)
+
+    def accumulate(self, dx: torch.Tensor, dcolumns: torch.Tensor, dy: torch.Tensor, block: Block) -> None:
         """Add one block's gradients, the blocks in order: the first tap writes ``dx``, the others add to it.
 
         Args:
             dx: This panel's part of the gradient of the row.
-            dweight: ``[channels, W]``.
+            dcolumns: That of every tap's weights, ``[W, D]``.
             dy: Gradient before the activation; used up.
             block: Where ``dy`` lies.
         """
-        time, last = self.taps.time, dweight.shape[1] - 1
+        time = self.taps.time
+        dcolumns = dcolumns[:, self.channels].unbind(0)
         for j, column in enumerate(self.columns):
             if (starts := block.starts[j]) is not None:
-                dy.index_fill_(time, starts, 0)
+                starts.clear(dy, time)
             skip = max(0, j - block.begin)
             if skip >= block.length:
                 continue
-            got = dy.narrow(time, skip, block.length - skip)
-            to, x = (r.narrow(time, block.begin + skip - j, block.length - skip) for r in (dx, self.row))
+            length = block.length - skip
+            got = self._cut(dy, skip, length)
+            to, x = (self._cut(r, block.begin + skip - j, length) for r in (dx, self.row))
             if j:
                 to.addcmul_(got, column)
             else:
                 torch.mul(got, column, out=to)
-            dweight[:, last - j] += torch.mul(got, x, out=self.scratch("y", got.shape)).sum(time)
+            product = torch.mul(got, x, out=self._cut(self.scratch("work", dy.shape), 0, length))
+            dcolumns[j].add_(product.sum(time))
+
+
+def weights_of(weight: torch.Tensor, time: int, dtype: torch.dtype) -> torch.Tensor:
+    """The columns of ``[D, W]``, the last first, to meet a row: ``[W, 1, D]``, or ``[W, D, 1]`` where time is last."""
+    return weight.to(dtype).flip(1).t().contiguous().unsqueeze(1 if time == 0 else 2)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -85,10 +86,26 @@ def test_strided_input_and_layout_of_the_result():
     assert causal_conv1d(wide[:, :4], weight, None, segments).stride(1) == 1
 
 
+@pytest.fixture(params=["indexed", "masked"])
+def _cleared(request, monkeypatch):
+    monkeypatch.setattr(taps, "_DENSE", 2.0 if request.param == "indexed" else 0.0)
+
+
+@pytest.mark.usefixtures("_cleared")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_both_ways_to_clear_tokens(dtype):
+    segments = Segments([5, 1, 1, 2, 60, 3])
+    inputs = make(segments, dtype=dtype, channels_last=False)
+    tolerance = 1e-12 if dtype == torch.float64 else torch.finfo(dtype).eps * 4
+    assert_agrees(causal_conv1d, naive, inputs, tolerance, segments=segments, activation="silu")
+
+
+@pytest.mark.usefixtures("_cleared")
+@pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("value", [1e30, float("nan"), float("inf")])
-def test_nothing_of_a_neighbour_arrives(value):
+def test_nothing_of_a_neighbour_arrives(value, channels_last):
     segments = Segments([5, 2, 6])
-    inputs = make(segments)
+    inputs = make(segments, channels_last=channels_last)
     out = causal_conv1d(**inputs, segments=segments, activation="silu")
     inputs["x"][..., 5:7] = value
     changed = causal_conv1d(**inputs, segments=segments, activation="silu")
@@ -96,9 +113,11 @@ def test_nothing_of_a_neighbour_arrives(value):
     assert torch.equal(out[..., 7:], changed[..., 7:])
 
 
-def test_no_gradient_reaches_a_neighbour():
+@pytest.mark.usefixtures("_cleared")
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_no_gradient_reaches_a_neighbour(channels_last):
     segments = Segments([5, 2, 6])
-    inputs = make(segments)
+    inputs = make(segments, channels_last=channels_last)
     x = inputs["x"].requires_grad_()
     (grad,) = torch.autograd.grad(causal_conv1d(**inputs, segments=segments)[..., 5:7].sum(), x)
     assert grad[..., 5:7].abs().min() > 0
@@ -117,6 +136,35 @@ def test_gradcheck_and_repeated_backward():
     (grad,) = torch.autograd.grad(causal_conv1d(*inputs, segments).square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("lengths", [np.ones(10_000, np.int64), np.array([65_536]), np.array([1] * 3000 + [5000, 2])],
+                         ids=["10000 of one", "65536", "mixed"])  # fmt: skip
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_long_rows(lengths, channels_last):
+    segments = Segments(lengths)
+    inputs = {
+        n: x.requires_grad_() for n, x in make(segments, 2, dtype=torch.float32, channels_last=channels_last).items()
+    }
+    out = causal_conv1d(**inputs, segments=segments, activation="silu")
+    grads = gradients(out, list(inputs.values()))
+    assert all(torch.isfinite(g).all() for g in grads)
+    cut = Segments(np.minimum(segments.lengths, 300)[-300:])
+    tail = {n: x.detach()[..., -cut.total :] if n == "x" else x.detach() for n, x in inputs.items()}
+    if segments.count > 1:
+        assert_same(out[..., -2:], naive(**tail, segments=cut, activation="silu")[..., -2:], 1e-5)
+    head = {n: x.detach()[..., :300] if n == "x" else x.detach() for n, x in inputs.items()}
+    lengths = [1] * 300 if segments.lengths[0] == 1 else [300]
+    assert_same(out[..., :300], naive(**head, segments=Segments(lengths), activation="silu"), 1e-5)
+
+
+@pytest.mark.parametrize(("channels_last", "taken"), [(True, 1), (False, 2)])
+def test_what_is_kept_for_the_backward(channels_last, taken):
+    segments = Segments([40, 24])
+    inputs = {n: x.requires_grad_() for n, x in make(segments, 64, channels_last=channels_last).items()}
+    out = causal_conv1d(**inputs, segments=segments, activation="silu")
+    rows = [x for x in out.grad_fn.saved_tensors if x is not None and x.numel() == out.numel()]
+    assert len(rows) == taken
 
 
 @pytest.mark.parametrize(
