@@ -74,9 +74,10 @@ def _tokenizer(settings: Settings) -> Any:
     """The tokenizer, or `None` if there is none: documents may be token ids."""
     from transformers import AutoTokenizer
 
-    from replacements.packing.checking import source
+    from replacements.packing.checking import rows, source
 
-    found = source.find(settings.model, settings.trust_remote_code)  # the clearer error if there is no model at all
+    with rows.quiet():  # the clearer error if there is no model at all
+        found = source.find(settings.model, settings.trust_remote_code)
     place = settings.tokenizer or found.weights
     try:
         return place and AutoTokenizer.from_pretrained(place, trust_remote_code=settings.trust_remote_code)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,14 +78,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps libraries from logging notices of what is tried, and random states from moving."""
+    """Keeps libraries from giving notice of what is tried, and random states from moving."""
     states = random.getstate(), np.random.get_state()
-    libraries = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    names = ("transformers", "huggingface_hub")
+    for name in names:
+        importlib.import_module(f"{name}.utils.logging")  # sets the level of its logger when it is imported
+    libraries = [logging.getLogger(name) for name in names]
     levels = [library.level for library in libraries]
     for library in libraries:
         library.setLevel(logging.ERROR)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         for library, level in zip(libraries, levels, strict=True):

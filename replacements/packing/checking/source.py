@@ -19,6 +19,8 @@ _CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
 #: Files that hold weights, or say which do, in the order in which transformers looks for them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+#: What files of weights end in.
+_OF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -82,6 +84,8 @@ def find(reference: str | os.PathLike[str], trust_remote_code: bool = False) -> 
     if path.is_dir():
         return _in_folder(name, path, trust_remote_code)
     if path.is_file():
+        if path.suffix in _OF_WEIGHTS:
+            raise CannotCheckError(f"{name} holds weights without a config", f"patcher check {path.parent}")
         _read_config(path)
         return Source(name, _config(name, path, trust_remote_code))
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or name.endswith(".json"):

@@ -1,12 +1,15 @@
 """`patcher check` and `patcher verify` as commands: exit codes, JSON, one line for an error."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from patcher.cli.app import app
-from patcher.cli.errors import NO, OK, CliError
+from patcher.cli.errors import FAILED, NO, OK, CliError
 from tests.support.models import tiny_model, token_documents
 from tests.support.training import tiny_tokenizer
 
@@ -72,3 +75,36 @@ def test_verify_with_nothing(folder, data, tmp_path, wrong):
     given = {"model": folder, "data": data, wrong: tmp_path / "nowhere"}
     done = patcher("verify", "--model", given["model"], "--data", given["data"])
     assert isinstance(done.exception, CliError)
+
+
+REFUSING = """
+import socket, sys
+
+def refuse(*args, **kwargs):
+    raise OSError("no network here")
+
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+import time
+time.sleep = lambda seconds: None
+from patcher.cli import main
+sys.argv = ["patcher", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("command", [["check"], ["verify", "--data", "documents.txt", "--model"]])
+def test_without_a_network_one_line_says_so(command, tmp_path):
+    """In a process of its own: what the libraries print while they try again is no part of the answer."""
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING, *command, "nobody/has-this-model"],
+        env=environment | {"HF_HOME": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == FAILED
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "the hub cannot be reached; try: " in line

@@ -232,6 +232,7 @@ def wrong(tmp_path):
     whole = saved_config("qwen3_5", tmp_path).read_text()
     files = {"truncated": whole[:200], "list": "[]", "other": '{"a": 1}', "unknown": '{"model_type": "nobody"}'}
     files["vision"] = '{"model_type": "vit"}'
+    (tmp_path / "model.safetensors").write_bytes(bytes(range(256)))
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(content)
 
@@ -248,6 +249,7 @@ def wrong(tmp_path):
         ("other.json", "no model_type"),
         ("unknown.json", "does not know the model type"),
         ("vision.json", "not that of a language model"),
+        ("model.safetensors", "holds weights without a config; try: patcher check .*[^s]$"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(tmp_path, name, said):
