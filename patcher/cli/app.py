@@ -62,9 +62,7 @@ def patcher_options(debug: Debug = False) -> None:
 def demo(
     *,
     output: Annotated[Path, typer.Option(help="Folder for the picture, the report and the tokenizer.")] = Path("demo"),
-    steps: Annotated[
-        int | None, typer.Option(min=2, help="Optimizer steps of each run; one epoch by default.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=2, help="Optimizer steps of each run; one epoch by default.")] = None,
     seed: Annotated[int, typer.Option(help="Of the weights, the split and the order of the documents.")] = 0,
     size: Annotated[Size, typer.Option(help="small takes minutes on two cores; tiny is a smoke test.")] = Size.small,
     plot: Annotated[bool, typer.Option(help="Write demo.png; needs matplotlib.")] = True,
