@@ -169,7 +169,9 @@ def arguments(scenario: Scenario, folder: str):
         "use_cpu": True,
         "bf16": False,
     }
-    return trl.SFTConfig(output_dir=folder, **{**usual, **scenario.arguments})
+    # Some releases put a loss of the experts' load back that the model has off: it is not a sum over documents.
+    off = {name: 0.0 for name in ("router_aux_loss_coef",) if name in trl.SFTConfig.__dataclass_fields__}
+    return trl.SFTConfig(output_dir=folder, **usual | off | scenario.arguments)
 
 
 def train(family: str, scenario: Scenario, folder: str) -> Outcome:
