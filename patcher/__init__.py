@@ -6,8 +6,6 @@ What is imported already is patched at once, the rest when it is imported. ``PAT
 
 from __future__ import annotations
 
-import sys
-
 from patcher import _session, _settings
 from patcher._errors import PatchError
 from patcher._version import __version__
@@ -34,22 +32,16 @@ def install(zoo: bool | None = None) -> None:
     """
     if _disabled():
         return
-    from replacements import REWRITES, unsloth_trainer
+    import replacements
 
-    options = {"", "zoo"} if (_settings.is_on("PATCHER_ZOO") if zoo is None else zoo) else {""}
-    _session.install(rewrite for rewrite in REWRITES if rewrite.option in options)
-    unsloth_trainer.accompany()
+    replacements.install({"zoo"} if (_settings.is_on("PATCHER_ZOO") if zoo is None else zoo) else ())
 
 
 def uninstall() -> None:
     """Takes everything back: each upstream object is the one it was before, and no model has hooks of ours."""
-    from replacements import unsloth_trainer
+    import replacements
 
-    unsloth_trainer.leave()
-    _session.uninstall()
-    runtime = sys.modules.get("replacements.packing.runtime")  # not loaded: nothing is attached
-    if runtime is not None:
-        runtime.detach_all()
+    replacements.uninstall()
 
 
 def status() -> Status:

@@ -11,7 +11,7 @@ from patcher import _ledger, _places, _recompile, _references, _shown, _source
 from patcher._edits import Edited, edit_source
 from patcher._errors import PatchError, RewriteError
 from patcher._ledger import Record
-from patcher._log import logger, warn_once
+from patcher._log import logger, say_once
 from patcher._namespace import Namespace
 from patcher._rewrite import ALREADY, MISSED, Rewrite
 from patcher._version import package_version
@@ -24,7 +24,9 @@ class _Plan:
     rewrite: Rewrite
     version: str | None
     edited: Edited
+    shown: str
     original: FunctionType
+    made: FunctionType
     swaps: list[_places.Swap]
     outside: list[str]
 
@@ -55,7 +57,8 @@ def apply(rewrites: Iterable[Rewrite]) -> list[Record]:
 def revert(names: Iterable[str] | None = None) -> list[Record]:
     """Takes rewrites back: every place holds again the object it held before.
 
-    A place that holds something else by now is left alone, and its record says so.
+    In a wrapper that was put over a function, and that shows what it wraps, it is the wrapped function that is put
+    back. A place that holds anything else by now is left alone, and its record says so.
 
     Args:
         names: names of the rewrites, or None for all.
@@ -71,30 +74,46 @@ def revert(names: Iterable[str] | None = None) -> list[Record]:
         return done
 
 
+def step_aside(owner: str) -> None:
+    """Takes back what is to be left alone while a module is loaded; the ledger then says that it is left alone.
+
+    Args:
+        owner: name of the module, as in ``Rewrite.unless``.
+    """
+    with _ledger.lock:
+        theirs = [record.rewrite for record in _ledger.records() if record.active and owner in record.rewrite.unless]
+        revert(rewrite.name for rewrite in theirs)
+        apply(theirs)
+
+
 def _take_back(record: Record) -> None:
-    later = _taken_since(record)
-    undone = [swap.undo() for swap in reversed(record.swaps)]
-    for swap in later:
+    elsewhere = _elsewhere(record)
+    left = [swap for swap in reversed(record.swaps) if not swap.undo()]
+    for swap in elsewhere:
         swap.do()
-    if undone and all(undone):
-        record.state = _ledger.REVERTED
+    if elsewhere:  # a wrapper that was put over the function has the original again
+        left = [swap for swap in left if swap.place.get() is not _bound(record.rewrite)]
+    if record.swaps and not left:
+        record.state, record.reason = _ledger.REVERTED, ""
         _shown.forget(_shown.filename(record.rewrite.target))
         return
     record.state = _ledger.STUCK
-    record.reason = "something else was put on top of it" if undone else "another copy of the engine made it"
-    warn_once(
+    record.reason = "something else was put on top of it" if record.swaps else "another copy of the engine made it"
+    say_once(
         f"stuck {record.rewrite.name}",
         f"{record.rewrite.target} cannot be taken back: {record.reason}. Restart Python to be rid of it",
     )
 
 
-def _taken_since(record: Record) -> list[_places.Swap]:
-    """Swaps to the original in places that took the function after it was rewritten, such as a later import."""
-    if record.original is None or not record.swaps or not _stands(record.rewrite):
+def _elsewhere(record: Record) -> list[_places.Swap]:
+    """Swaps to the original in places that took the function since: a later import, a wrapper that is put over it."""
+    if record.original is None or record.rewrite.module not in sys.modules:
         return []
     try:
-        _, swaps, _ = _references.find(record.rewrite)
+        function, swaps, _ = _references.find(record.rewrite)
     except PatchError:
+        return []
+    if function is not record.made:
         return []
     known = [swap.place for swap in record.swaps]
     return [swap for swap in swaps(record.original) if swap.place not in known]
@@ -116,7 +135,7 @@ def _prepare(rewrite: Rewrite) -> _Plan | None:
         if rewrite.required:
             raise
         lost = f" Lost: {rewrite.lost}." if rewrite.lost else ""
-        warn_once(f"skipped {rewrite.name}", f"optional rewrite {rewrite.name!r} is left out.{lost}\n{error}")
+        say_once(f"skipped {rewrite.name}", f"optional rewrite {rewrite.name!r} is left out.{lost}\n{error}")
         return None
 
 
@@ -140,7 +159,8 @@ def _plan(rewrite: Rewrite, version: str | None) -> _Plan | None:
     edited = edit_source(source.text, rewrite, version=version, line=source.line, name=source.name)
     namespace = Namespace(rewrite.name, rewrite.calls)
     new = _recompile.recompile(function, edited.text, edited.line, rewrite.target, namespace)
-    return _Plan(rewrite, version, edited, function, swaps(new), outside)
+    shown = source.text if rewrite.shows_upstream else edited.text
+    return _Plan(rewrite, version, edited, shown, function, new, swaps(new), outside)
 
 
 def _adopt(rewrite: Rewrite, version: str | None, maker: str | None) -> None:
@@ -153,7 +173,7 @@ def _adopt(rewrite: Rewrite, version: str | None, maker: str | None) -> None:
         raise _conflict(rewrite, str(maker))
     record = _ledger.get(rewrite.name)
     if record is not None and record.swaps:
-        record.state, record.reason = _ledger.APPLIED, ""
+        record.state, record.reason = _ledger.APPLIED, rewrite.note
         return
     edits = [(edit.name, ALREADY) for edit in rewrite.edits]
     _ledger.put(Record(rewrite, _ledger.APPLIED, version, edits, reason="rewritten by another copy of the engine"))
@@ -201,7 +221,7 @@ def _commit(plans: list[_Plan]) -> None:
     done: list[_places.Swap] = []
     try:
         for plan in plans:
-            _shown.register(_shown.filename(plan.rewrite.target), plan.edited.text)
+            _shown.register(_shown.filename(plan.rewrite.target), plan.shown)
             for swap in plan.swaps:
                 swap.do()
                 done.append(swap)
@@ -218,17 +238,17 @@ def _commit(plans: list[_Plan]) -> None:
 def _enter(plan: _Plan) -> None:
     """Writes a plan that is in place into the ledger, and says what optional edits are lost."""
     rewrite = plan.rewrite
-    _ledger.put(
-        Record(rewrite, _ledger.APPLIED, plan.version, plan.edited.matched, plan.swaps, plan.original, plan.outside)
-    )
+    record = Record(rewrite, _ledger.APPLIED, plan.version, plan.edited.matched, plan.swaps, plan.original, plan.made)
+    record.outside, record.reason = plan.outside, rewrite.note
+    _ledger.put(record)
     missed = {name for name, outcome in plan.edited.matched if outcome == MISSED}
     for edit in rewrite.edits:
         if edit.name in missed:
             lost = f" Lost: {edit.lost}." if edit.lost else ""
             what = f"{rewrite.package} {plan.version or ''}: optional edit {edit.name!r} of {rewrite.target}"
-            warn_once(f"missed {rewrite.name} {edit.name}", f"{what} found no place.{lost}")
+            say_once(f"missed {rewrite.name} {edit.name}", f"{what} found no place.{lost}")
     if plan.outside:
-        warn_once(
+        say_once(
             f"outside {rewrite.name}",
             f"{', '.join(plan.outside)} took {rewrite.target} before it was rewritten and keep the original",
         )

@@ -88,11 +88,11 @@ class _Finder:
 
 
 def _say_unwatchable(name: str, spec: ModuleSpec) -> None:
-    from patcher._log import warn_once
+    from patcher._log import say_once
 
     loader = type(spec.loader).__name__
     advice = "Import it first, then call patcher.install()"
-    warn_once(
+    say_once(
         f"unwatchable {name}", f"{name} is loaded by {loader}, which reports nothing, and is not patched. {advice}"
     )
 

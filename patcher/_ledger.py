@@ -48,8 +48,9 @@ class Record:
         edits: each edit's name and outcome, as in ``Edited.matched``.
         swaps: what was exchanged.
         original: the function as upstream made it.
+        made: the function that took its place; None if another copy of the engine made it.
         outside: names in other packages that still hold the original.
-        reason: why it is not applied.
+        reason: why it is not applied; of one that is, what to know of it, if anything.
     """
 
     rewrite: Rewrite
@@ -58,6 +59,7 @@ class Record:
     edits: Sequence[tuple[str, int | str]] = ()
     swaps: list[Swap] = field(default_factory=list)
     original: FunctionType | None = None
+    made: FunctionType | None = None
     outside: list[str] = field(default_factory=list)
     reason: str = ""
 
@@ -83,11 +85,6 @@ def get(name: str) -> Record | None:
 def put(record: Record) -> None:
     """Keeps a record in place of an earlier one of the same rewrite."""
     _records[record.rewrite.name] = record
-
-
-def drop(name: str) -> None:
-    """Forgets a record."""
-    _records.pop(name, None)
 
 
 def records() -> list[Record]:

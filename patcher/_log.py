@@ -11,10 +11,10 @@ _said: set[str] = set()
 _lock = threading.Lock()
 
 
-def warn_once(key: str, message: str) -> None:
-    """Logs a warning unless one with this key was logged before in this process."""
+def say_once(key: str, message: str, level: int = logging.WARNING) -> None:
+    """Logs a message, unless one with this key was logged before in this process."""
     with _lock:
         if key in _said:
             return
         _said.add(key)
-    logger.warning(message)
+    logger.log(level, "%s", message)

@@ -77,6 +77,8 @@ class Rewrite:
         unless: modules whose presence means that the function is to be left alone.
         lost: what the user loses when an optional rewrite cannot be made.
         option: name of the option that asks for the rewrite; empty for one that is always made.
+        note: what to know of the rewrite while it is in place, for the status.
+        shows_upstream: whether who asks for the function's source is shown upstream's text and not the edited one.
     """
 
     name: str
@@ -89,6 +91,8 @@ class Rewrite:
     unless: tuple[str, ...] = ()
     lost: str = ""
     option: str = ""
+    note: str = ""
+    shows_upstream: bool = False
 
     def __post_init__(self):
         for place in (self.target, *self.calls.values()):

@@ -53,8 +53,7 @@ def apply(source: str, function: Function, operations: list[Operation]) -> str:
         operations: what to change, in the order in which texts at one place are to stand.
 
     Raises:
-        RewriteError: the operations overlap, a text cannot stand where it is asked to, or the result is not the
-            function with exactly these changes.
+        RewriteError: the operations overlap, or a text cannot stand where it is asked to.
     """
     layout = Layout(source)
     splices = [_splice(layout, operation) for operation in operations]

@@ -21,7 +21,7 @@ class RewriteStatus:
         places: where the rewritten function was put.
         covered: those of them that hold something else by now.
         outside: names in other packages that hold the original still.
-        reason: why it is not applied, in full.
+        reason: why it is not applied, in full; of one that is, what to know of it, if anything.
     """
 
     name: str

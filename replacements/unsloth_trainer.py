@@ -11,7 +11,12 @@ import dataclasses
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # typing would be a sixth of the time that `import patcher` takes
+if TYPE_CHECKING:
+    from typing import Any
+
+    from patcher.rewriting import Rewrite
 
 _UNSLOTH = "unsloth"
 _ZOO = "unsloth_zoo"  # Unsloth imports it before it reads anything
@@ -41,26 +46,11 @@ def accompany() -> None:
 
 
 def leave() -> None:
-    """Stops waiting for Unsloth and its classes, and makes ready what the engine is to take back.
-
-    Where Unsloth has wrapped a rewritten function, it is in the wrapper that the original is put back.
-    """
-    from patcher import _importhook, _ledger, _references
-    from patcher._places import Swap
-    from patcher.rewriting import PatchError
+    """Stops waiting for Unsloth and for classes that it may still make; what is rewritten the engine takes back."""
+    from patcher import _importhook
 
     for module in (_ZOO, _UNSLOTH):
         _importhook.unwatch(module, _OWNER)
-    for record in _ledger.records():
-        if not record.rewrite.name.startswith(_NAME):
-            continue
-        record.reason = ""
-        if record.seen_state == _ledger.COVERED:
-            try:
-                function, swaps, _ = _references.find(record.rewrite)
-            except PatchError:
-                continue  # out of reach; the engine says so
-            record.swaps = [Swap(swap.place, record.original, function) for swap in swaps(function)]
     base = _listening.pop() if _listening else None
     if base is not None and isinstance(vars(base).get("__init_subclass__"), _OnSubclass):
         del base.__init_subclass__
@@ -68,13 +58,10 @@ def leave() -> None:
 
 def _step_aside(module: ModuleType | None = None) -> None:
     """Puts back what Unsloth is about to read; the ledger then says that it is left alone."""
-    from patcher import _engine, _ledger
+    if _UNSLOTH in sys.modules:
+        from patcher import _engine
 
-    if _UNSLOTH not in sys.modules:
-        return
-    mine = [r.rewrite for r in _ledger.records() if r.active and _UNSLOTH in r.rewrite.unless]
-    _engine.revert(rewrite.name for rewrite in mine)
-    _engine.apply(mine)
+        _engine.step_aside(_UNSLOTH)
 
 
 def _join_bound(module: ModuleType | None = None) -> None:
@@ -85,24 +72,13 @@ def _join_bound(module: ModuleType | None = None) -> None:
 
 
 def _join(bound: type) -> None:
-    from patcher import _engine, _ledger, _shown, _source
-    from patcher._log import logger
+    import logging
+
+    from patcher import _engine, _log
 
     place = _place(bound)
-    if place is None:
-        return
-    rewrite = _rewrite_of(place)
-    before = _ledger.get(rewrite.name)
-    _engine.apply([rewrite])
-    record = _ledger.get(rewrite.name)
-    if record is None or record is before or not record.active or record.original is None:
-        return
-    record.reason = _SHARES
-    # Whoever asks for the text of this function is Unsloth, to copy it: show it what TRL published.
-    _shown.register(_shown.filename(rewrite.target), _source.of(record.original, rewrite.target).text)
-    if not _said:
-        _said.append(place)
-        logger.info("Unsloth is loaded. %s", _SHARES)
+    if place is not None and any(record.active for record in _engine.apply([_rewrite_of(place)])):
+        _log.say_once("shared trainer", f"Unsloth is loaded. {_SHARES}", logging.INFO)
 
 
 def _place(bound: type) -> str | None:
@@ -117,7 +93,7 @@ def _place(bound: type) -> str | None:
     return f"{bound.__module__}:{names[0]}" if names else None
 
 
-def _rewrite_of(place: str) -> Any:
+def _rewrite_of(place: str) -> Rewrite:
     from replacements.sft_trainer_init import REWRITE
 
     return dataclasses.replace(
@@ -127,6 +103,8 @@ def _rewrite_of(place: str) -> Any:
         calls={**REWRITE.calls, **_CALLS},
         required=False,
         unless=(),
+        note=_SHARES,
+        shows_upstream=True,  # whoever asks for its text is Unsloth, to copy it
         lost="packed documents of hybrid models are not kept apart in Unsloth's trainer; train with packing=False",
     )
 
@@ -136,7 +114,6 @@ class _OnSubclass(classmethod):
 
 
 _listening: list[type] = []
-_said: list[str] = []
 
 
 def _listen(bound: type) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from patcher._log import warn_once
+from patcher._log import say_once
 from patcher._recompile import is_rewritten
 
 _MODULE = "unsloth_zoo.dataset_utils"
@@ -21,7 +21,7 @@ def takes_over() -> bool:
     if is_rewritten(_zoo_function()):
         return True
     state = "is not imported" if _MODULE not in sys.modules else "is not rewritten"
-    warn_once(
+    say_once(
         "zoo not there",
         f"unsloth_zoo was asked for, but {_MODULE} {state}: TRL prepares the data itself. Import it before the trainer "
         "is built, or leave PATCHER_ZOO unset; `patcher status` says what is in place.",

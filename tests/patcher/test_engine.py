@@ -1,7 +1,9 @@
 import functools
 import importlib
+import inspect
 import logging
 import pickle
+import sys
 import threading
 
 import pytest
@@ -136,7 +138,7 @@ def test_what_another_library_put_on_top_stays_and_is_said(packages, caplog):
     module = packages.load(TWO)
     _engine.apply([rewrite(RETURN)])
     ours = module.f
-    module.f = top = functools.wraps(ours)(lambda x: ours(x) + 1)
+    module.f = top = lambda x: ours(x) + 1
     _engine.apply([rewrite(RETURN)])
     assert module.f is top
     assert state() == "covered"
@@ -144,9 +146,8 @@ def test_what_another_library_put_on_top_stays_and_is_said(packages, caplog):
     assert module.f is top
     assert state() == "stuck"
     assert "cannot be taken back" in caplog.text
-    _engine.apply([rewrite(RETURN)])
-    assert state() == "covered"
     module.f = ours
+    _engine.apply([rewrite(RETURN)])
     assert state() == "applied"
     _engine.revert()
     assert state() == "reverted"
@@ -160,6 +161,54 @@ def test_a_covering_that_hides_what_it_wraps(packages):
     _engine.apply([rewrite(RETURN)])
     assert module.f is top
     assert state() == "covered"
+
+
+def test_in_a_wrapper_that_shows_what_it_wraps_the_original_is_put_back(packages):
+    module = packages.load(TWO)
+    original = module.f
+    _engine.apply([rewrite(RETURN)])
+
+    def wrapped(inner):
+        return functools.wraps(inner)(lambda x: inner(x) + 1)
+
+    module.f = module.alias = top = wrapped(module.f)
+    assert (module.f(1), state()) == (1002, "covered")
+    for _ in range(2):
+        _engine.revert()
+        assert (module.f, module.f(1), top.__wrapped__, state()) == (top, 2, original, "reverted")
+        _engine.apply([rewrite(RETURN)])
+        assert (module.f, module.f(1), state()) == (top, 1002, "applied")
+
+
+def test_of_two_places_one_of_which_holds_another_function(packages):
+    module = packages.load(TWO + "alias = f\n")
+    _engine.apply([rewrite(RETURN)])
+    inner = module.f
+    module.f, module.alias = functools.wraps(inner)(lambda x: inner(x) + 1), module.g
+    _engine.revert()
+    assert (module.f(1), module.alias, state()) == (2, module.g, "stuck")
+
+
+def test_a_note_and_upstreams_text_while_it_is_in_place(packages):
+    module = packages.load(TWO)
+    this = rewrite(RETURN, note="shared with another", shows_upstream=True)
+    _engine.apply([this])
+    assert module.f(1) == 1001
+    assert _ledger.get("rewrite").reason == "shared with another"
+    assert inspect.getsource(module.f) == "def f(x):\n    return x\n"
+    _engine.revert()
+    assert _ledger.get("rewrite").reason == ""
+
+
+def test_stepping_aside_for_a_library_that_comes_later(packages, monkeypatch):
+    module = packages.load(TWO)
+    original = module.f, module.g
+    mine = [rewrite(RETURN, unless=("owner",)), rewrite(RETURN, target="upstream:g", name="second")]
+    _engine.apply(mine)
+    monkeypatch.setitem(sys.modules, "owner", module)
+    _engine.step_aside("owner")
+    assert (state(), state("second")) == ("left alone", "applied")
+    assert (module.f is original[0], module.g is original[1]) == (True, False)
 
 
 def test_a_wrapper_that_was_there_first_keeps_its_place(packages):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 TABLE = """
+from patcher import _session
 from patcher.rewriting import Anchor, Edit, Rewrite
 
 def this(target, **more):
@@ -13,9 +14,12 @@ def this(target, **more):
     return Rewrite(target, target.partition(":")[0], target, (edit,), calls, **more)
 
 REWRITES = (this("upstream:f"), this("unsloth_zoo:f", option="zoo"))
-"""
 
-ALONE = "def accompany(): pass\ndef leave(): pass\n"
+def install(options):
+    _session.install(rewrite for rewrite in REWRITES if rewrite.option in {"", *options})
+
+uninstall = _session.uninstall
+"""
 
 SOURCE = "def f(x):\n    return x\n"
 
@@ -25,7 +29,7 @@ ORDERS = ["import patcher, upstream", "import upstream, patcher", "from upstream
 @pytest.fixture
 def run(packages, python):
     packages.write({"upstream.py": SOURCE, "unsloth_zoo.py": SOURCE})
-    packages.write({"replacements/__init__.py": TABLE, "replacements/unsloth_trainer.py": ALONE})
+    packages.write({"replacements/__init__.py": TABLE})
 
     def script(code, **variables):
         variables.setdefault("PATCHER_DISABLE", "")

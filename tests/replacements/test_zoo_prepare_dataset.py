@@ -54,6 +54,7 @@ TOKENS = [token for document in DOCUMENTS for token in document]
 
 @pytest.fixture
 def utils(tmp_path, monkeypatch):
+    monkeypatch.setattr(_ledger, "_records", dict(_ledger._records))
     package = tmp_path / "unsloth_zoo"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -66,8 +67,6 @@ def utils(tmp_path, monkeypatch):
 
     yield dataset_utils
     _engine.revert([REWRITE.name, IN_TRL.name])
-    for name in (REWRITE.name, IN_TRL.name):
-        _ledger.drop(name)
     for name in ("unsloth_zoo", "unsloth_zoo.dataset_utils", "unsloth_zoo.rl_replacements"):
         sys.modules.pop(name, None)
 
