@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from replacements.kernels.segments import Segments
+
 #: Rows every operation has to get right: single tokens, one document, lengths around the usual chunk sizes.
 ROWS: dict[str, list[int]] = {
     "one token": [1],
@@ -17,6 +19,22 @@ ROWS: dict[str, list[int]] = {
     "short after long": [150, 1, 2, 3, 1, 70, 5],
     "many tiny": [1 + i % 3 for i in range(1000)],
 }
+
+
+#: Rows in which anything that is quadratic, or runs in Python per document, shows.
+LONG_ROWS: dict[str, np.ndarray] = {
+    "10000 of one token": np.ones(10_000, np.int64),
+    "one of 65536": np.array([65_536]),
+    "mixed": np.array([1] * 3000 + [5000, 2, 300]),
+}
+
+
+def ends(segments: Segments) -> list[tuple[slice, Segments]]:
+    """Tokens at both ends of a long row that hang on nothing else, and the documents they are of."""
+    if segments.count == 1:
+        return [(slice(300), Segments([300]))]
+    first, last = segments.lengths[:300], segments.lengths[-2:]
+    return [(slice(int(first.sum())), Segments(first)), (slice(-int(last.sum()), None), Segments(last))]
 
 
 def random_lengths(count: int, longest: int, seed: int = 0) -> list[int]:

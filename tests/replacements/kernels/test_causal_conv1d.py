@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +6,7 @@ from hypothesis import strategies as st
 from replacements.kernels.causal_conv1d import causal_conv1d, taps
 from replacements.kernels.causal_conv1d.naive import causal_conv1d as naive
 from replacements.kernels.segments import Segments
-from tests.support.kernels import ROWS, assert_agrees, assert_same, gradients
+from tests.support.kernels import LONG_ROWS, ROWS, assert_agrees, assert_same, ends, gradients
 
 
 def make(segments, channels=3, width=4, dtype=torch.float64, channels_last=True, bias=True):
@@ -138,24 +137,28 @@ def test_gradcheck_and_repeated_backward():
         grad.sum().backward()
 
 
-@pytest.mark.parametrize("lengths", [np.ones(10_000, np.int64), np.array([65_536]), np.array([1] * 3000 + [5000, 2])],
-                         ids=["10000 of one", "65536", "mixed"])  # fmt: skip
+@pytest.mark.parametrize("lengths", LONG_ROWS.values(), ids=LONG_ROWS)
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_long_rows(lengths, channels_last):
     segments = Segments(lengths)
-    inputs = {
-        n: x.requires_grad_() for n, x in make(segments, 2, dtype=torch.float32, channels_last=channels_last).items()
-    }
+    drawn = make(segments, channels=2, dtype=torch.float32, channels_last=channels_last)
+    inputs = {n: x.requires_grad_() for n, x in drawn.items()}
     out = causal_conv1d(**inputs, segments=segments, activation="silu")
-    grads = gradients(out, list(inputs.values()))
-    assert all(torch.isfinite(g).all() for g in grads)
-    cut = Segments(np.minimum(segments.lengths, 300)[-300:])
-    tail = {n: x.detach()[..., -cut.total :] if n == "x" else x.detach() for n, x in inputs.items()}
-    if segments.count > 1:
-        assert_same(out[..., -2:], naive(**tail, segments=cut, activation="silu")[..., -2:], 1e-5)
-    head = {n: x.detach()[..., :300] if n == "x" else x.detach() for n, x in inputs.items()}
-    lengths = [1] * 300 if segments.lengths[0] == 1 else [300]
-    assert_same(out[..., :300], naive(**head, segments=Segments(lengths), activation="silu"), 1e-5)
+    assert all(torch.isfinite(x).all() for x in gradients(out, list(inputs.values())))
+    for kept, cut in ends(segments):
+        part = {n: x[..., kept] if n == "x" else x for n, x in inputs.items()}
+        assert_same(out[..., kept], naive(**part, segments=cut, activation="silu"), 1e-5)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_a_weight_in_another_dtype(channels_last):
+    """A model loaded in bfloat16 may keep its convolutions in float32."""
+    segments = Segments([9, 1, 30])
+    inputs = make(segments, channels_last=channels_last)
+    inputs = {n: x.to(torch.bfloat16 if n == "x" else torch.float32) for n, x in inputs.items()}
+    out = causal_conv1d(**inputs, segments=segments, activation="silu")
+    assert out.dtype == torch.bfloat16
+    assert_agrees(causal_conv1d, naive, inputs, 2**-7, segments=segments, activation="silu")
 
 
 @pytest.mark.parametrize(("channels_last", "taken"), [(True, 1), (False, 2)])

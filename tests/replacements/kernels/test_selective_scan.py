@@ -8,9 +8,10 @@ from replacements.kernels.selective_scan import scan, selective_scan
 from replacements.kernels.selective_scan.naive import naive_selective_scan
 from replacements.kernels.selective_scan.sample import sample_inputs
 from tests.support.dispatch import Recorder
-from tests.support.kernels import ROWS, assert_agrees, gradients
+from tests.support.kernels import LONG_ROWS, ROWS, assert_agrees, assert_same, ends, gradients
 
 CHANNELS, STATE = 6, 4
+PER_TOKEN = ("u", "delta", "B", "C", "z")
 
 
 def draw(tokens, rows=1, dtype=torch.float64, channels=CHANNELS, state=STATE, seed=0):
@@ -176,3 +177,14 @@ def test_wrong_shapes_are_named(name, shape):
 def test_segments_must_cover_the_row():
     with pytest.raises(ValueError, match="segments cover 9 tokens, the input has 1 x 10"):
         selective_scan(**draw(10), segments=Segments([9]))
+
+
+@pytest.mark.parametrize("lengths", LONG_ROWS.values(), ids=LONG_ROWS)
+def test_long_rows(lengths):
+    segments = Segments(lengths)
+    inputs = {n: x.requires_grad_() for n, x in draw(segments.total, dtype=torch.float32, channels=2, state=2).items()}
+    out = selective_scan(**inputs, segments=segments, delta_softplus=True)
+    assert all(torch.isfinite(x).all() for x in gradients(out, list(inputs.values())))
+    for kept, cut in ends(segments):
+        part = {n: (x[..., kept] if n in PER_TOKEN else x).detach().double() for n, x in inputs.items()}
+        assert_same(out[..., kept], naive_selective_scan(**part, segments=cut, delta_softplus=True), 1e-5)

@@ -9,7 +9,7 @@ from replacements.kernels.ssd import plan, ssd
 from replacements.kernels.ssd.naive import naive_ssd
 from replacements.kernels.ssd.sample import sample_inputs
 from tests.support.dispatch import Recorder
-from tests.support.kernels import ROWS, assert_agrees, gradients, random_lengths
+from tests.support.kernels import LONG_ROWS, ROWS, assert_agrees, assert_same, ends, gradients, random_lengths
 
 HEADS, WIDTH, GROUPS, STATE = 4, 3, 2, 5
 PER_TOKEN = ("x", "dt", "B", "C", "z")
@@ -254,3 +254,17 @@ def test_groups_must_divide_the_heads():
 def test_segments_must_cover_the_row():
     with pytest.raises(ValueError, match="segments cover 9 tokens, the input has 1 x 10"):
         ssd(**draw(10), segments=Segments([9]))
+
+
+@pytest.mark.parametrize("lengths", LONG_ROWS.values(), ids=LONG_ROWS)
+def test_long_rows(lengths):
+    segments = Segments(lengths)
+    inputs = {
+        n: x.requires_grad_()
+        for n, x in draw(segments.total, dtype=torch.float32, heads=2, width=2, groups=1, state=3).items()
+    }
+    out = ssd(**inputs, segments=segments, **OPTIONS)
+    assert all(torch.isfinite(x).all() for x in gradients(out, list(inputs.values())))
+    for kept, cut in ends(segments):
+        part = {n: (x[:, kept] if n in PER_TOKEN else x).detach().double() for n, x in inputs.items()}
+        assert_same(out[:, kept], naive_ssd(**part, segments=cut, **OPTIONS), 1e-5)
