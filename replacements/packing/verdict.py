@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-logger = logging.getLogger("patcher")
+from patcher._log import logger, say_once
+
+__all__ = ["LEAVE", "PACK", "Reason", "Verdict", "logger", "say_once", "warn_once"]
 
 
 class Reason(Enum):
@@ -113,21 +113,9 @@ class Verdict:
 PACK = Verdict("pack")
 LEAVE = Verdict("leave")
 
-_said: set[str] = set()
-_lock = threading.Lock()
-
 
 def warn_once(verdict: Verdict) -> None:
     """Logs why a trainer is padded, once per reason and process."""
     if verdict.reason is not None:
         code = verdict.reason.code
         say_once(code, f"Training padded instead of packed [{code}]: {verdict.sentence}")
-
-
-def say_once(key: str, message: str) -> None:
-    """Logs a warning, unless one with this key was logged before in this process."""
-    with _lock:
-        if key in _said:
-            return
-        _said.add(key)
-    logger.warning("%s", message)

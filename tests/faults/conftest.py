@@ -1,13 +1,12 @@
 import pytest
 
 import patcher
-from replacements.packing import verdict
 from replacements.packing.runtime import detach_all
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     for name in ("PATCHER_ON_UNSAFE", "PATCHER_HYBRID_PACKING"):
         monkeypatch.delenv(name, raising=False)
     patcher.install()

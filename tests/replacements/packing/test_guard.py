@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 
-from replacements.packing import dispatch, rules, verdict
+from replacements.packing import dispatch, rules
 from replacements.packing.guard import PackingRefusedError, choose, judge
 from replacements.packing.runtime import attach, runtime_of
 from replacements.packing.settings import SettingError
@@ -26,7 +26,7 @@ from tests.support.situations import (
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     for name in ("PATCHER_ON_UNSAFE", "PATCHER_HYBRID_PACKING"):
         monkeypatch.delenv(name, raising=False)
     yield

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from replacements.packing import dispatch, verdict
+from replacements.packing import dispatch
 from replacements.packing.guard import PackingRefusedError, choose, judge
 from replacements.packing.settings import SettingError
 from replacements.packing.situation import Situation
@@ -23,7 +23,7 @@ ACTIONS = {"pack", "pad", "refuse", "leave"}
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     yield
     dispatch.unwrap_all()
 

@@ -13,7 +13,7 @@ import transformers
 from datasets import Dataset
 
 import patcher
-from replacements.packing import strings, verdict
+from replacements.packing import strings
 from replacements.packing.guard import PackingRefusedError
 from replacements.packing.runtime import detach_all, runtime_of
 from replacements.packing.strings import build, foresee, imagine, init_kwargs, resolve
@@ -25,7 +25,7 @@ from tests.support.training import tiny_tokenizer
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     monkeypatch.delenv("PATCHER_ON_UNSAFE", raising=False)
 
 

@@ -23,7 +23,7 @@ DOCUMENTS = token_documents([23, 1, 70, 5, 40])
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     patcher.install()
     yield
     detach_all()

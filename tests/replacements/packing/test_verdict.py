@@ -6,15 +6,14 @@ import string
 
 import pytest
 
-from replacements.packing import verdict
-from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, say_once, warn_once
+from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, warn_once
 
 FACTS = {"model": "M", "detail": "D", "why": "W", "code": "C"}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.code)
@@ -49,16 +48,3 @@ def test_no_reason_no_warning(caplog):
     for made in (PACK, LEAVE):
         warn_once(made)
     assert not caplog.records
-
-
-def test_a_percent_sign_in_a_message_is_text(caplog):
-    say_once("key", "100 %s")
-    assert caplog.messages == ["100 %s"]
-
-
-def test_threads_warn_once(caplog):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: say_once("key", "said"), range(64)))
-    assert caplog.messages == ["said"]

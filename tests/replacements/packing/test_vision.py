@@ -8,7 +8,7 @@ import transformers
 from datasets import Dataset
 
 import patcher
-from replacements.packing import rules, verdict
+from replacements.packing import rules
 from replacements.packing.runtime import attach, detach_all, runtime_of
 from tests.support.models import log_probs, log_probs_apart, packed_row, redraw, relative_error, token_documents
 from tests.support.models import tiny_model as text_model
@@ -23,7 +23,7 @@ DOCUMENTS = token_documents([23, 1, 70, 5, 40], vocab=100)
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
-    monkeypatch.setattr(verdict, "_said", set())
+    monkeypatch.setattr("patcher._log._said", set())
     patcher.install()
     yield
     detach_all()
