@@ -78,6 +78,7 @@ class Rewrite:
         lost: what the user loses when an optional rewrite cannot be made.
         option: name of the option that asks for the rewrite; empty for one that is always made.
         note: what to know of the rewrite while it is in place, for the status.
+        since: oldest release of the package that it is to fit, for who checks releases; empty for all of them.
         shows_upstream: whether who asks for the function's source is shown upstream's text and not the edited one.
     """
 
@@ -92,6 +93,7 @@ class Rewrite:
     lost: str = ""
     option: str = ""
     note: str = ""
+    since: str = ""
     shows_upstream: bool = False
 
     def __post_init__(self):

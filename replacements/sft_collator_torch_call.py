@@ -6,6 +6,7 @@ REWRITE = Rewrite(
     name="sft-collator",
     package="trl",
     target="trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call",
+    since="0.22.0",
     edits=(
         # TRL slices by the lengths before it returns: wrong ones end in an IndexError that names nothing.
         Edit(name="check the lengths", action="prepend", text="__patcher__.check_lengths(self, examples)"),

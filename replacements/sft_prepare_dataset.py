@@ -10,6 +10,7 @@ REWRITE = Rewrite(
     name="zoo-in-trl",
     package="trl",
     target="trl.trainer.sft_trainer:SFTTrainer._prepare_dataset",
+    since="0.22.0",
     edits=(
         Edit(
             name="hand over to the zoo",

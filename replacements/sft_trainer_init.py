@@ -6,6 +6,7 @@ REWRITE = Rewrite(
     name="sft-trainer",
     package="trl",
     target="trl.trainer.sft_trainer:SFTTrainer.__init__",
+    since="0.22.0",
     edits=(
         # The last moment before a model given by name is downloaded and built.
         Edit(

@@ -10,6 +10,7 @@ REWRITE = Rewrite(
     name="zoo-dataset",
     package="unsloth_zoo",
     target="unsloth_zoo.dataset_utils:sft_prepare_dataset",
+    since="2025.8.6",
     edits=(
         # The function asks whether the name exists before it packs, and gives packing up if not.
         Edit(name="bind the packer", action="prepend", text="pack_dataset = __patcher__.pack"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from packaging.version import Version
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -153,11 +154,19 @@ def markdown(found: dict[str, list[Row]]) -> str:
 
 
 def write(found: dict[str, list[Row]], folder: Path) -> None:
-    """Writes census.md and census.json."""
+    """Writes census.md and census.json; families and releases that are in there and were not measured now stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "census.md").write_text(markdown(found), "utf-8")
-    rows = [asdict(row) for rows in found.values() for row in rows]
-    (folder / "census.json").write_text(json.dumps(rows, indent=0) + "\n", "utf-8")
+    path = folder / "census.json"
+    old = [Row(**row) for row in json.loads(path.read_text("utf-8"))] if path.exists() else []
+    measured = {(row.transformers, row.family) for rows in found.values() for row in rows}
+    kept = [row for row in old if row.family in FAMILIES and (row.transformers, row.family) not in measured]
+    order = {family: place for place, family in enumerate(FAMILIES)}
+    both: dict[str, list[Row]] = {}
+    for row in sorted([*kept, *(row for rows in found.values() for row in rows)], key=lambda row: order[row.family]):
+        both.setdefault(row.transformers, []).append(row)
+    both = {release: both[release] for release in sorted(both, key=Version, reverse=True)}
+    (folder / "census.md").write_text(markdown(both), "utf-8")
+    path.write_text(json.dumps([asdict(row) for rows in both.values() for row in rows], indent=0) + "\n", "utf-8")
 
 
 def taken(lanes: list[str], families: list[str]) -> dict[str, list[Row]]:

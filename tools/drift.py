@@ -24,6 +24,7 @@ if __package__ in (None, ""):  # run as a file rather than with -m
 
 import typer
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -32,19 +33,31 @@ from tools import _wheels, drift_families, drift_report, drift_scan
 from tools.drift_scan import MISS, Finding
 from tools.matrix_lanes import TRANSFORMERS
 
-FIRST = {"trl": "0.22.0", "unsloth_zoo": "2025.8.6"}  # the oldest release that each rewrite promises to fit
-PACKAGES = (*FIRST, "transformers")
 PROCESSES = min(2, os.cpu_count() or 1)
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def rewrites_of(package: str) -> list[Rewrite]:
-    """Returns the rewrites of a package's functions."""
+def packages() -> list[str]:
+    """Returns the packages that are relied on: those that rewrites change, and transformers for its mixers."""
+    from replacements import REWRITES
+
+    return list(dict.fromkeys([*(rewrite.package for rewrite in REWRITES), "transformers"]))
+
+
+def rewrites_of(package: str, version: str | None = None) -> list[Rewrite]:
+    """Returns the rewrites of a package's functions; of a version, those that are to fit it."""
     from replacements import REWRITES
 
     wanted = canonicalize_name(package)
-    return [rewrite for rewrite in REWRITES if canonicalize_name(rewrite.package) == wanted]
+    found = [rewrite for rewrite in REWRITES if canonicalize_name(rewrite.package) == wanted]
+    return [r for r in found if not (version and r.since) or Version(r.since) <= Version(version)]
+
+
+def first_of(package: str) -> str | None:
+    """Returns the oldest release that a rewrite of the package is to fit, or None for the first of all."""
+    since = [rewrite.since for rewrite in rewrites_of(package)]
+    return min(since, key=Version) if all(since) and since else None
 
 
 def families() -> tuple[Sequence[drift_families.FamilyRow], dict[str, tuple[str, ...]]]:
@@ -57,7 +70,7 @@ def families() -> tuple[Sequence[drift_families.FamilyRow], dict[str, tuple[str,
 
 def examine(package: str, version: str, wheel: Path) -> list[Finding]:
     """Looks for everything that the project relies on in one wheel."""
-    found = drift_scan.scan(package, version, wheel, rewrites_of(package))
+    found = drift_scan.scan(package, version, wheel, rewrites_of(package, version))
     if package == "transformers":
         found += drift_families.scan(package, version, wheel, *families())
     return found
@@ -76,7 +89,7 @@ def wanted(package: str, first: str | None, last: str | None, latest: bool, pre:
     """Returns the releases of a package to scan, oldest first."""
     if package == "transformers" and not (first or last or latest):
         return list(TRANSFORMERS)  # its wheels are large: the matrix's releases, unless a range is asked for
-    found = _wheels.releases(package, first or FIRST.get(package), last, pre)
+    found = _wheels.releases(package, first or first_of(package), last, pre)
     return found[-1:] if latest else found
 
 
@@ -102,7 +115,7 @@ def scan_all(pairs: list[tuple[str, str]], cache: Path, offline: bool = False) -
 
 
 def pairs_of(
-    packages: list[str],
+    names: list[str],
     first: str | None,
     last: str | None,
     cache: Path,
@@ -113,9 +126,9 @@ def pairs_of(
 ) -> list[tuple[str, str]]:
     """Returns the (package, version) pairs to look at; `offline` asks the cache instead of the index."""
     pairs = []
-    for package in packages:
+    for package in names:
         if offline:
-            have = _wheels.select(_wheels.cached(package, cache), first or FIRST.get(package), last, pre)
+            have = _wheels.select(_wheels.cached(package, cache), first or first_of(package), last, pre)
             versions = have[-1:] if latest else have
         else:
             versions = wanted(package, first, last, latest, pre)
@@ -126,7 +139,7 @@ def pairs_of(
 @app.command()
 def main(
     package: Annotated[
-        list[str] | None, typer.Option(help=f"Packages to scan (default: {', '.join(PACKAGES)}).")
+        list[str] | None, typer.Option(help="Packages to scan (default: those of the rewrites, and transformers).")
     ] = None,
     first: Annotated[str | None, typer.Option("--from", help="Oldest release.")] = None,
     last: Annotated[str | None, typer.Option("--to", help="Newest release.")] = None,
@@ -139,17 +152,19 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
 ) -> None:
     """Scans the releases, prints release × anchor, and exits with 1 on any required miss."""
-    packages = list(package or PACKAGES)
-    if (first or last) and len(packages) != 1:
+    names = package or packages()
+    if (first or last) and len(names) != 1:
         raise typer.BadParameter("--from and --to need one --package: releases of several have no common order")
     start, folder = time.perf_counter(), _wheels.cache_root(cache)
     try:
-        pairs = pairs_of(packages, first, last, folder, latest=latest, pre=pre, offline=offline)
+        pairs = pairs_of(names, first, last, folder, latest=latest, pre=pre, offline=offline)
     except _wheels.WheelError as error:
         console.print(f"{error}\nUse --offline to scan the wheels that are already in {folder}.", style="red")
         raise typer.Exit(2) from error
     findings, failures = scan_all(pairs, folder, offline)
-    _show(findings, failures, every, as_json, out)
+    if out is not None:
+        write(findings, failures, out)
+    _show(findings, failures, every, as_json)
     misses = sum(finding.status == MISS for finding in findings)
     seconds = time.perf_counter() - start
     summary = f"{len(pairs)} releases, {len(findings)} findings, {misses} missed, {len(failures)} not fetched"
@@ -157,14 +172,34 @@ def main(
     raise typer.Exit(1 if misses or failures or not findings else 0)
 
 
-def _show(findings: list[Finding], failures: list[str], every: bool, as_json: bool, out: Path | None) -> None:
-    data = {"findings": [dataclasses.asdict(finding) for finding in findings], "failures": failures}
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "drift.md").write_text(drift_report.markdown(findings), "utf-8")
-        (out / "drift.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+def write(findings: list[Finding], failures: list[str], folder: Path) -> None:
+    """Writes drift.md and drift.json; what is in there of releases that were not read now stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "drift.json"
+    old = json.loads(path.read_text("utf-8"))["findings"] if path.exists() else []
+    read = {(finding.package, finding.version) for finding in findings}
+    kept = [found for found in (Finding(**row) for row in old) if (found.package, found.version) not in read]
+    order = [canonicalize_name(name) for name in packages()]
+    both = [found for found in [*filter(_is_looked_for, kept), *findings] if canonicalize_name(found.package) in order]
+    both.sort(key=lambda found: (order.index(canonicalize_name(found.package)), Version(found.version)))
+    (folder / "drift.md").write_text(drift_report.markdown(both), "utf-8")
+    path.write_text(json.dumps(_data(both, failures), indent=1) + "\n", "utf-8")
+
+
+def _is_looked_for(finding: Finding) -> bool:
+    """Whether the rewrites still ask for what was found; what is asked of transformers changes with its families."""
+    rewrites = rewrites_of(finding.package, finding.version)
+    columns = {drift_scan.column(rewrite, edit) for rewrite in rewrites for edit in rewrite.edits}
+    return finding.column in columns or finding.package == "transformers"
+
+
+def _data(findings: list[Finding], failures: list[str]) -> dict[str, list]:
+    return {"findings": [dataclasses.asdict(finding) for finding in findings], "failures": failures}
+
+
+def _show(findings: list[Finding], failures: list[str], every: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(data))
+        print(json.dumps(_data(findings, failures)))
         return
     screen = Console()
     for table in drift_report.tables(findings, every):

@@ -53,7 +53,7 @@ class Result:
 def examine(package: str, version: str, wheel: Path) -> list[Result]:
     """Makes and tries every mutant of one release."""
     results = []
-    for rewrite in drift.rewrites_of(package):
+    for rewrite in drift.rewrites_of(package, version):
         source = _wheels.read(wheel, rewrite.module)
         if source is not None:
             results += _examine(Subject.cut(source, rewrite), package, version)
@@ -77,12 +77,9 @@ def distinct(pairs: dict[tuple[str, str], Path]) -> dict[tuple[str, str], Path]:
     """Leaves out zoo releases whose functions read like an older one's; of TRL every release stays."""
     kept, seen = {}, set()
     for (package, version), wheel in pairs.items():
-        texts = tuple(_wheels.read(wheel, rewrite.module) for rewrite in drift.rewrites_of(package))
-        cut = tuple(
-            Subject.cut(text, rewrite).text
-            for text, rewrite in zip(texts, drift.rewrites_of(package), strict=True)
-            if text
-        )
+        rewrites = drift.rewrites_of(package, version)
+        texts = [_wheels.read(wheel, rewrite.module) for rewrite in rewrites]
+        cut = tuple(Subject.cut(text, rewrite).text for text, rewrite in zip(texts, rewrites, strict=True) if text)
         if package == "trl" or cut not in seen:
             kept[package, version] = wheel
         seen.add(cut)
@@ -118,7 +115,7 @@ def table(results: list[Result]) -> Table:
 
 @app.command()
 def main(
-    package: Annotated[list[str] | None, typer.Option(help="Packages (default: trl, unsloth_zoo).")] = None,
+    package: Annotated[list[str] | None, typer.Option(help="Packages (default: those of the rewrites).")] = None,
     first: Annotated[str | None, typer.Option("--from", help="Oldest release.")] = None,
     last: Annotated[str | None, typer.Option("--to", help="Newest release.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Only wheels in the cache.")] = False,
@@ -128,7 +125,7 @@ def main(
 ) -> None:
     """Makes the mutants of all releases, tries them, prints the counts."""
     start, folder = time.perf_counter(), _wheels.cache_root(cache)
-    packages = [name for name in package or drift.FIRST if drift.rewrites_of(name)]
+    packages = [name for name in package or drift.packages() if drift.rewrites_of(name)]
     pairs = drift.pairs_of(packages, first, last, folder, offline=offline)
     fetched = _wheels.fetch_all(pairs, folder)
     failures = [str(wheel) for wheel in fetched.values() if isinstance(wheel, _wheels.WheelError)]

@@ -86,6 +86,23 @@ def test_json_and_files(tmp_path):
     assert "padded: unsupported-mixer" in table
 
 
+def test_what_was_not_measured_stays_in_the_files(tmp_path):
+    first, second = sorted(("lfm2", "rwkv"), key=list(census_measure.FAMILIES).index)
+
+    def rows(family, release, result):
+        return [Row(family, release, *cell, result, log_probs=1.0) for cell in census.CELLS]
+
+    census.write({"5.9.0": rows(first, "5.9.0", "isolated") + rows(second, "5.9.0", "padded")}, tmp_path)
+    census.write({"5.10.0": rows(second, "5.10.0", "padded")}, tmp_path)
+    census.write({"5.9.0": rows(first, "5.9.0", "leaks")}, tmp_path)
+    written = [Row(**row) for row in json.loads((tmp_path / "census.json").read_text())]
+    assert written == [
+        *rows(second, "5.10.0", "padded"), *rows(first, "5.9.0", "leaks"), *rows(second, "5.9.0", "padded")
+    ]  # fmt: skip
+    table = (tmp_path / "census.md").read_text()
+    assert (table.count(f"| {first} |"), table.count(f"| {second} |")) == (1, 2)
+
+
 def test_unknown_families_are_refused():
     assert runner.invoke(census.app, ["--families", "qwen9"]).exit_code == 2
 

@@ -5,6 +5,7 @@ import zipfile
 import pytest
 from typer.testing import CliRunner
 
+import replacements
 from patcher.rewriting import Anchor, Edit, Rewrite, edit_source
 from tools import _wheels, drift, drift_families, drift_report, drift_scan
 from tools.drift_scan import ABSENT, FOUND, LOST, MISS
@@ -72,8 +73,8 @@ def test_a_wheel_without_the_module_is_a_miss(tmp_path):
 @pytest.fixture
 def thing(monkeypatch, tmp_path):
     """A package of three releases, the last of which lost an anchor, in the cache."""
-    monkeypatch.setattr(drift, "rewrites_of", lambda package: [REWRITE])
-    monkeypatch.setattr(drift, "FIRST", {"thing": "1.0"})
+    monkeypatch.setattr(replacements, "REWRITES", (dataclasses.replace(REWRITE, since="1.0"),))
+    write_wheel(tmp_path, "0.9", None)
     for version in ("1.0", "1.1"):
         write_wheel(tmp_path, version, SOURCE)
     write_wheel(tmp_path, "1.2", SOURCE.replace("is None", "is not None"))
@@ -99,6 +100,42 @@ def test_the_scan_passes_where_every_anchor_stands(thing):
 def test_latest_looks_at_the_newest_alone(thing):
     found = json.loads(run(*thing, "--latest", "--json").stdout)["findings"]
     assert {f["version"] for f in found} == {"1.2"}
+
+
+def test_a_package_is_scanned_because_a_rewrite_changes_it(thing, tmp_path):
+    found = json.loads(run("--offline", "--cache", str(tmp_path), "--json").stdout)["findings"]
+    assert {(f["package"], f["version"]) for f in found} == {("thing", "1.0"), ("thing", "1.1"), ("thing", "1.2")}
+
+
+def test_a_rewrite_is_not_asked_of_releases_before_its_first(thing, monkeypatch):
+    later = dataclasses.replace(REWRITE, name="later", since="1.2")
+    monkeypatch.setattr(replacements, "REWRITES", (dataclasses.replace(REWRITE, since="1.0"), later))
+    found = json.loads(run(*thing, "--json").stdout)["findings"]
+    assert {f["version"] for f in found if f["column"].startswith("later")} == {"1.2"}
+    assert {f["version"] for f in found} == {"1.0", "1.1", "1.2"}
+
+
+def test_each_rewrite_says_from_which_release_on():
+    assert all(rewrite.since for rewrite in replacements.REWRITES)
+
+
+def test_releases_that_were_not_read_stay_in_the_files(thing, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    run(*thing, "--out", str(out))
+    whole = json.loads((out / "drift.json").read_text("utf-8"))
+    write_wheel(tmp_path, "1.2", SOURCE)
+    run(*thing, "--latest", "--out", str(out))
+    again = json.loads((out / "drift.json").read_text("utf-8"))
+    assert [(f["version"], f["column"]) for f in again["findings"]] == [
+        (f["version"], f["column"]) for f in whole["findings"]
+    ]
+    assert {f["status"] for f in whole["findings"]} == {FOUND, MISS}
+    assert {f["status"] for f in again["findings"]} == {FOUND}
+    assert "1.0 – 1.2 (3)" in (out / "drift.md").read_text("utf-8")
+    monkeypatch.setattr(replacements, "REWRITES", (dataclasses.replace(REWRITE, name="renamed", since="1.0"),))
+    run(*thing, "--latest", "--out", str(out))
+    last = json.loads((out / "drift.json").read_text("utf-8"))["findings"]
+    assert {(f["version"], f["column"].partition(":")[0]) for f in last} == {("1.2", "renamed")}
 
 
 def test_an_empty_scan_does_not_pass(thing):
