@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from patcher import PatchError
 from patcher.cli.errors import CliError
+from replacements.packing.texts import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,4 +81,4 @@ def _line(error: Exception) -> str:
         if isinstance(cause, PatchError):
             return f"{str(cause).partition(chr(10))[0]}; try: patcher status"
         cause = cause.__cause__ or cause.__context__
-    return f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)"
+    return f"{one_line(error)} (--debug shows where)"

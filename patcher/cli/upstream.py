@@ -7,37 +7,26 @@ import importlib
 import importlib.util
 import io
 import os
-from dataclasses import dataclass, field
 
 import patcher
 from patcher import PatchError
 from patcher.cli import terminal
+from replacements.packing.texts import one_line
 
 
-@dataclass
-class Loaded:
-    """What came of importing the modules of the rewrites.
-
-    Attributes:
-        failed: for each module that is installed and could not be imported, why.
-        absent: packages that are not installed.
-    """
-
-    failed: dict[str, str] = field(default_factory=dict)
-    absent: set[str] = field(default_factory=set)
-
-
-def load() -> Loaded:
-    """Import every module that a rewrite waits for.
+def load() -> dict[str, str]:
+    """Import every module that a rewrite waits for, of packages that are installed.
 
     A rewrite that cannot be made raises out of the import; its reason is in ``patcher.status()`` and is not repeated.
+
+    Returns:
+        For each module that could not be imported, why.
     """
-    loaded = Loaded()
+    failed = {}
     modules = {rewrite.target.partition(":")[0]: rewrite.package for rewrite in patcher.status().rewrites}
     with terminal.err().status("importing " + ", ".join(sorted(set(modules.values())))):
         for module, package in modules.items():
             if importlib.util.find_spec(package) is None:
-                loaded.absent.add(package)
                 continue
             try:
                 # What libraries print while they are imported is no part of a command's output.
@@ -46,8 +35,8 @@ def load() -> Loaded:
             except PatchError:
                 pass
             except Exception as error:
-                loaded.failed[module] = f"{type(error).__name__}: {error}"
-    return loaded
+                failed[module] = one_line(error)
+    return failed
 
 
 def hush() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from replacements.packing.texts import one_line
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
     from transformers import PreTrainedModel
     from trl import SFTTrainer
@@ -29,11 +33,10 @@ class Outcome:
 
     @property
     def largest(self) -> float | None:
-        """The largest difference over all rows and documents; not a number if any logit is not."""
+        """The largest difference over all rows and documents; infinite if any logit is no finite number."""
         if self.delta is None:
             return None
-        flat = [value for row in self.delta for value in row]
-        return math.nan if any(map(math.isnan, flat)) else max(flat)
+        return max(value for row in self.delta for value in row)
 
 
 def longest_mix(trainer: SFTTrainer, count: int) -> list[dict[str, Any]]:
@@ -66,24 +69,32 @@ def alone(model: PreTrainedModel, rows: list[dict[str, Any]]) -> list[list[torch
     """Log-probabilities [L, vocab] of each document of each row, run by itself."""
     import torch
 
+    from replacements.packing.measuring import log_probs
+
     truth = []
-    for row in rows:
-        ids = torch.tensor(row["input_ids"], device=model.device)
-        truth.append([_log_probs(model, {"input_ids": document[None]}) for document in ids.split(row["seq_lengths"])])
+    with _measured(model):
+        for row in rows:
+            documents = torch.tensor(row["input_ids"], device=model.device).split(row["seq_lengths"])
+            truth.append([log_probs(model, {"input_ids": document[None]}) for document in documents])
     return truth
 
 
 def forward(model: PreTrainedModel, packed: list[Batch]) -> list[torch.Tensor]:
     """Log-probabilities [T, vocab] of each packed row."""
-    return [_log_probs(model, {name: batch[name] for name in batch if name != "labels"}) for batch in packed]
+    from replacements.packing.measuring import log_probs
+
+    with _measured(model):
+        return [log_probs(model, {name: batch[name] for name in batch if name != "labels"}) for batch in packed]
 
 
 def compare(packed: list[torch.Tensor], truth: list[list[torch.Tensor]]) -> Outcome:
     """Every document of packed rows with the same document alone."""
+    from replacements.packing.measuring import largest_difference
+
     delta = []
     for row, documents in zip(packed, truth, strict=True):
         parts = row.split([len(document) for document in documents])
-        delta.append([(part - document).abs().max().item() for part, document in zip(parts, documents, strict=True)])
+        delta.append([largest_difference(*pair) for pair in zip(parts, documents, strict=True)])
     return Outcome(delta)
 
 
@@ -92,13 +103,14 @@ def measure(model: PreTrainedModel, packed: list[Batch], truth: list[list[torch.
     try:
         return compare(forward(model, packed), truth)
     except (ValueError, NotImplementedError) as error:  # how transformers refuses boundaries it cannot honour
-        return Outcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Outcome(None, one_line(error))
 
 
-def _log_probs(model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
+@contextmanager
+def _measured(model: PreTrainedModel) -> Iterator[None]:
     import torch
 
-    model.eval()
-    with torch.no_grad():
-        # With a cache, transformers does not look for documents in position_ids and attention leaks as well.
-        return model(**inputs, use_cache=False).logits[0].float().log_softmax(-1)
+    from replacements.packing.measuring import undisturbed
+
+    with undisturbed(model), torch.no_grad():
+        yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LIMIT = 1e-4
+from replacements.packing.tolerances import LOG_PROB
+
+LIMIT = LOG_PROB
 """Largest |Δ log-prob| between packed and alone, in float32, that still counts as isolated."""
 
 

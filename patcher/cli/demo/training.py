@@ -171,9 +171,10 @@ def loss_alone(model: PreTrainedModel, documents: list[list[int]]) -> float:
     """Mean negative log-likelihood, nats per token, of documents that are each run alone."""
     import torch
 
+    from replacements.packing.measuring import undisturbed
+
     total, count = 0.0, 0
-    model.eval()
-    with torch.no_grad():
+    with undisturbed(model), torch.no_grad():
         for document in documents:
             ids = torch.tensor([document], device=model.device)
             logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()

@@ -14,6 +14,7 @@ from typing import Any
 import patcher
 from patcher._settings import VARIABLES
 from patcher.cli import upstream
+from replacements.packing.texts import one_line
 
 DISTRIBUTION = "trl-patcher"
 
@@ -74,7 +75,7 @@ class Examination:
 
 def examine() -> Examination:
     """Look at everything."""
-    loaded = upstream.load()
+    import_errors = upstream.load()
     wanted = _requirements()
     return Examination(
         python=f"{platform.python_version()} ({sys.implementation.name}, {platform.system()} {platform.machine()})",
@@ -83,7 +84,7 @@ def examine() -> Examination:
         kernels=[_importable(_library(name, distribution, wanted)) for name, distribution in KERNELS.items()],
         foreign=[found for name in FOREIGN if (found := _library(name, name, wanted)).version],
         status=patcher.status(),
-        import_errors=loaded.failed,
+        import_errors=import_errors,
         settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         backends=_backends(),
     )
@@ -116,7 +117,7 @@ def _importable(library: Library) -> Library:
     try:
         importlib.import_module(library.name)
     except Exception as error:  # kernels fail in their own ways: missing drivers, symbols, compilers
-        return Library(library.name, library.distribution, library.version, library.wanted, _line(error))
+        return Library(library.name, library.distribution, library.version, library.wanted, one_line(error))
     return library
 
 
@@ -134,7 +135,3 @@ def _backends() -> dict[str, str] | None:
     except ImportError:  # no torch to test with
         return None
     return self_test()
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

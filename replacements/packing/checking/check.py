@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from patcher._version import package_version
 from replacements.packing.checking import kinds, memory, rows, source
 from replacements.packing.checking.depth import decoder_layers
-from replacements.packing.checking.errors import one_line
 from replacements.packing.checking.report import LayerKind, Report
 from replacements.packing.checking.small import small_model
 from replacements.packing.checking.speed import backends_of
 from replacements.packing.families import SEQ_IDX
 from replacements.packing.guard import judge
+from replacements.packing.measuring import largest_difference, log_probs, packed_row, undisturbed
 from replacements.packing.rules import judge_by_probe, judge_encoder_decoder, judge_mixers
 from replacements.packing.situation import Situation, unwrapped
 from replacements.packing.structure import Anatomy
-from replacements.packing.verdict import logger
+from replacements.packing.texts import one_line
+from replacements.packing.verdict import Reason, logger
 
 if TYPE_CHECKING:
     from replacements.packing.checking.kinds import Moved
@@ -98,15 +100,14 @@ def _named(reference: str | os.PathLike[str], weights: bool, trust_remote_code: 
 def _examined(subject: _Subject) -> Report:
     model = subject.model
     verdict = judged(model)
-    encoder = verdict.reason is not None and verdict.reason.name == "ENCODER_DECODER"
     notes = list(subject.notes)
     stock_nats = patched_nats = stock = patched = None
-    with rows.evaluating(model), torch.no_grad():
-        if not encoder:
+    with undisturbed(model), torch.no_grad():
+        if verdict.reason is not Reason.ENCODER_DECODER:
             with rows.stock(model):
                 stock_nats, stock = _measured(model, notes, seq_idx=False)
         # A model that is padded for a leak is measured as well: the leak is what the table is to show.
-        if verdict.action == "pack" or (verdict.reason is not None and verdict.reason.name in ("LEAK", "PROBE_FAILED")):
+        if verdict.action == "pack" or verdict.reason in (Reason.LEAK, Reason.PROBE_FAILED):
             with rows.patched(model):
                 patched_nats, patched = _measured(model, notes, seq_idx=True)
     ops = {type(part).__name__: mixer.ops for part, mixer in Anatomy.of(model).mixers.items()}
@@ -124,7 +125,7 @@ def _examined(subject: _Subject) -> Report:
         backends=tuple(used),
         install=tuple(install),
         device=device,
-        versions=_versions(),
+        versions={name: package_version(name) or "not installed" for name in ("torch", "transformers", "trl")},
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -136,18 +137,18 @@ def _measured(model: nn.Module, notes: list[str], *, seq_idx: bool) -> tuple[flo
     try:
         sample = rows.Rows.of(model)
         packed, moved = (
-            rows.log_probs(model, rows.batch(ids, seq_idx=seq_idx))[rows.FIRST :]
-            for ids in (sample.row, sample.neighbour)
+            log_probs(model, packed_row(documents, seq_idx=seq_idx), slice(rows.FIRST, None))
+            for documents in (sample.row, sample.neighbour)
         )
-        nats = float((packed - moved).abs().max())
+        nats = largest_difference(packed, moved)
     except Exception as error:  # foreign models fail in their own ways
         logger.debug("The %s model could not run a packed row.", which, exc_info=True)
-        notes.append(f"The {which} model could not run a packed row: {one_line(error)}")
+        notes.append(f"The {which} model could not run a packed row: {one_line(error, 200)}")
     try:
         parts = kinds.moved(model, seq_idx=seq_idx)
     except Exception as error:
         logger.debug("The layers of the %s model could not be told apart.", which, exc_info=True)
-        notes.append(f"The {which} model could not be taken apart: {one_line(error)}")
+        notes.append(f"The {which} model could not be taken apart: {one_line(error, 200)}")
     return nats, parts
 
 
@@ -167,15 +168,3 @@ def _kinds(
 
 def _count(layers: list[nn.Module]) -> Counter[str]:
     return Counter(type(part).__name__ for layer in layers for part in layer.modules())
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("torch", "transformers", "trl"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -15,8 +15,3 @@ class CannotCheckError(ValueError):
         super().__init__(f"{message}; try: {remedy}")
         self.message = message
         self.remedy = remedy
-
-
-def one_line(error: BaseException, most: int = 200) -> str:
-    """An exception in one line, its type first."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:most]

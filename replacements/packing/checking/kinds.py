@@ -22,6 +22,7 @@ from torch import nn
 
 from replacements.packing.checking import rows
 from replacements.packing.checking.depth import decoder_layers
+from replacements.packing.measuring import log_probs, packed_row
 from replacements.packing.structure import Anatomy
 
 if TYPE_CHECKING:
@@ -73,15 +74,15 @@ def moved(model: nn.Module, *, seq_idx: bool) -> Moved:
     sample = rows.Rows.of(model)
     recorder = _Recorder(model, parts_of(model))
 
-    def run(ids: torch.Tensor) -> None:
-        model(**rows.batch(ids, seq_idx=seq_idx))
+    def run(documents: rows.Documents) -> None:
+        log_probs(model, packed_row(documents, seq_idx=seq_idx))
 
     with recorder.recording():
         run(sample.row)
     with recorder.comparing(rows.FIRST):
         run(sample.neighbour)
     leak = dict(recorder.moved)
-    with recorder.comparing(rows.FIRST + rows.SECOND // 2):
+    with recorder.comparing(rows.FIRST + rows.BEGINNING):
         run(sample.inside)
     return Moved(leak, frozenset(kind for kind, value in recorder.moved.items() if value > _ISOLATED))
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import importlib
 import logging
-import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from replacements.packing.probe import token_ids
+from replacements.packing.measuring import TWO, random_documents, same_random_state
 from replacements.packing.runtime import attach, runtime_of
 
-#: Tokens of the two documents. The first ends inside a chunk of 64, and the row crosses the edge of one.
-FIRST, SECOND = 37, 31
+#: Tokens of the two documents, and of the part of the second that `Rows.inside` exchanges.
+FIRST, SECOND = TWO
+BEGINNING = SECOND // 2
+
+Documents = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Two documents that share a row, `[1, FIRST + SECOND]` token ids each.
+    """Two documents that share a row, `FIRST` and `SECOND` token ids.
 
     Attributes:
         row: The documents.
@@ -32,54 +32,20 @@ class Rows:
         inside: The same with another beginning of the second document.
     """
 
-    row: torch.Tensor
-    neighbour: torch.Tensor
-    inside: torch.Tensor
+    row: Documents
+    neighbour: Documents
+    inside: Documents
 
     @classmethod
     def of(cls, model: nn.Module) -> Rows:
-        """Rows of random tokens, none of which the config gives a meaning to."""
-        special = np.array(sorted(token_ids(model.config.to_dict())), dtype=np.int64)
-        vocabulary = np.setdiff1d(np.arange(min(model.config.get_text_config().vocab_size, 4096)), special)
-        drawn = np.random.default_rng(0).choice(vocabulary, size=(3, FIRST + SECOND))
-        neighbour, inside = drawn[0].copy(), drawn[0].copy()
-        neighbour[:FIRST] = drawn[1, :FIRST]
-        inside[FIRST : FIRST + SECOND // 2] = drawn[1, FIRST : FIRST + SECOND // 2]
-        device = model.get_input_embeddings().weight.device
-        return cls(*(torch.from_numpy(ids)[None].to(device) for ids in (drawn[0], neighbour, inside)))
-
-
-def batch(ids: torch.Tensor, *, seq_idx: bool) -> dict[str, Any]:
-    """A row as it reaches a model: `position_ids` that restart, and `seq_idx` where the runtime is to see it."""
-    device = ids.device
-    positions = torch.cat([torch.arange(FIRST, device=device), torch.arange(SECOND, device=device)])
-    made = {"input_ids": ids, "position_ids": positions[None], "use_cache": False}
-    if seq_idx:
-        made["seq_idx"] = (torch.arange(FIRST + SECOND, device=device) >= FIRST).int()[None]
-    return made
-
-
-def log_probs(model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-    """Log-probabilities `[T, V]` of a batch of one row, float32."""
-    return model(**inputs).logits[0].float().log_softmax(-1)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode; afterwards each module is in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+        """Rows of random tokens."""
+        first, second, other, beginning = random_documents(model, (FIRST, SECOND, FIRST, BEGINNING))
+        return cls((first, second), (other, second), (first, torch.cat([beginning, second[BEGINNING:]])))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keeps libraries from giving notice of what is tried, and random states from moving."""
-    states = random.getstate(), np.random.get_state()
     names = ("transformers", "huggingface_hub")
     for name in names:
         importlib.import_module(f"{name}.utils.logging")  # sets the level of its logger when it is imported
@@ -88,14 +54,12 @@ def quiet() -> Iterator[None]:
     for library in libraries:
         library.setLevel(logging.ERROR)
     try:
-        with torch.random.fork_rng(), warnings.catch_warnings():
+        with same_random_state(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         for library, level in zip(libraries, levels, strict=True):
             library.setLevel(level)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 @contextmanager

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from replacements.packing.checking import depth, sizes
-from replacements.packing.checking.errors import CannotCheckError, one_line
+from replacements.packing.checking.configs import named_class
+from replacements.packing.checking.errors import CannotCheckError
 from replacements.packing.checking.weights import redraw
+from replacements.packing.texts import one_line
 from replacements.packing.verdict import logger
 
 Build = Callable[[Any], nn.Module]
@@ -91,7 +93,7 @@ def small_model(config: Any, trust_remote_code: bool = False) -> Small:
     if all(isinstance(error, _NotThisClassError) for error in refused):
         raise CannotCheckError(f"{type(config).__name__} is not that of a language model", "a causal language model")
     raise CannotCheckError(
-        f"no small model could be built from this {type(config).__name__} ({one_line(refused[0])})",
+        f"no small model could be built from this {type(config).__name__} ({one_line(refused[0], 200)})",
         "a folder with the model's weights, or a causal language model",
     )
 
@@ -102,7 +104,7 @@ def _ways(config: Any, trust_remote_code: bool) -> Iterator[tuple[Any, Build]]:
 
     text = config.get_text_config()
     for part in [config] if text is config else [config, text]:
-        named = getattr(transformers, (getattr(part, "architectures", None) or [""])[0], None)
+        named = named_class(part)
         if named is not None:
             yield part, named._from_config
         for auto in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replacements.packing.checking import memory
-from replacements.packing.checking.errors import CannotCheckError, one_line
+from replacements.packing.checking.configs import named_class
+from replacements.packing.checking.errors import CannotCheckError
+from replacements.packing.texts import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +56,7 @@ class Source:
         import transformers
 
         options = {"dtype": "auto", "local_files_only": True, "device_map": {"": memory.device()}}
-        named = getattr(transformers, (self.config.architectures or [""])[0], None)
+        named = named_class(self.config)
         try:
             if named is not None:
                 return named.from_pretrained(self.weights, **options).eval()
@@ -63,7 +65,7 @@ class Source:
             ).eval()
         except Exception as error:  # corrupt files, missing shards, other shapes, other code: one line for each
             raise CannotCheckError(
-                f"the weights of {self.name} cannot be loaded ({one_line(error)})",
+                f"the weights of {self.name} cannot be loaded ({one_line(error, 200)})",
                 "--no-weights, or copy the folder again",
             ) from error
 
@@ -159,7 +161,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not complete JSON (line {error.lineno}, column {error.colno}: {error.msg})", "copy it again"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotCheckError(f"{path} cannot be read ({one_line(error)})", "a model's config.json") from error
+        raise CannotCheckError(f"{path} cannot be read ({one_line(error, 200)})", "a model's config.json") from error
     if not isinstance(content, dict):
         raise CannotCheckError(f"{path} is JSON but no model's config", "a model's config.json")
     return content
@@ -178,7 +180,7 @@ def _config(name: str, where: Any, trust_remote_code: bool) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
     except Exception as error:  # configs validate themselves, each in its own way
-        text = one_line(error)
+        text = one_line(error, 200)
         if "trust_remote_code" in text:
             remedy = "--trust-remote-code, if you trust it"
             raise CannotCheckError(f"{name} comes with code of its own", remedy) from error

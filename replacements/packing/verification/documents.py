@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from replacements.packing.checking.errors import CannotCheckError, one_line
+from replacements.packing.checking.errors import CannotCheckError
+from replacements.packing.texts import one_line
 
 #: Columns that hold a document, the most ready first.
 _COLUMNS = ("input_ids", "messages", "text")
@@ -82,7 +83,7 @@ def _from_text(path: Path) -> Iterator[str]:
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotCheckError(f"{path} cannot be read ({one_line(error)})", "a UTF-8 text file") from error
+        raise CannotCheckError(f"{path} cannot be read ({one_line(error, 200)})", "a UTF-8 text file") from error
     return (part.strip() for part in re.split(r"\n\s*\n", content) if part.strip())
 
 
@@ -106,7 +107,7 @@ def _from_dataset(path: Path) -> Iterable[Any]:
         dataset = load_from_disk(str(path))
     except Exception as error:  # folders of other kinds fail in their own ways
         raise CannotCheckError(
-            f"{path} is not a folder that datasets saved ({one_line(error)})", "Dataset.save_to_disk"
+            f"{path} is not a folder that datasets saved ({one_line(error, 200)})", "Dataset.save_to_disk"
         ) from error
     if isinstance(dataset, DatasetDict):
         dataset = dataset["train"] if "train" in dataset else next(iter(dataset.values()))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from replacements.kernels.segments import Segments
-from replacements.packing.boundaries import segments_to_positions, segments_to_seq_idx
+from replacements.packing.measuring import device_of, largest_difference, log_probs, packed_row
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +22,7 @@ class Result:
     """A document's part of a forward and backward.
 
     Attributes:
-        log_probs: `[L, V]`, float32.
+        log_probs: `[L, V]`, float32 at least.
         loss: Mean next-token loss in nats; `None` for a single token.
         gradients: Of that loss, one tensor a trainable parameter; empty if they were not asked for.
     """
@@ -52,9 +51,10 @@ class Difference:
     @classmethod
     def between(cls, got: Result, wanted: Result) -> Difference:
         """The difference of two results of one document."""
-        along = (got.log_probs - wanted.log_probs).abs().amax(-1)
+        along = (got.log_probs - wanted.log_probs).abs().amax(-1).tolist()
+        apart = largest_difference(got.log_probs, wanted.log_probs)
         loss = abs(got.loss - wanted.loss) if got.loss is not None and wanted.loss is not None else 0.0
-        return cls(_finite(along.max()), loss, _relative(got.gradients, wanted.gradients), tuple(along.tolist()))
+        return cls(apart, loss, _relative(got.gradients, wanted.gradients), tuple(along))
 
     def larger(self, other: Difference) -> Difference:
         """The larger of two differences, number by number."""
@@ -78,7 +78,7 @@ class Runner:
     def __init__(self, model: nn.Module, gradients: bool):
         self.model = model
         self.trained = [p for p in model.parameters() if p.requires_grad] if gradients else []
-        self._device = model.get_input_embeddings().weight.device
+        self._device = device_of(model)
 
     def alone(self, document: Sequence[int]) -> Result:
         """A document by itself."""
@@ -100,21 +100,13 @@ class Runner:
             index: Which of them.
             seq_idx: Whether the batch says where documents start, or restarting positions alone do.
         """
-        segments = Segments([len(document) for document in row])
-        inputs = {
-            "input_ids": self._tensor([[token for document in row for token in document]]),
-            "position_ids": segments_to_positions(segments, self._device),
-        }
-        if seq_idx:
-            inputs["seq_idx"] = segments_to_seq_idx(segments, self._device)
+        inputs = packed_row([self._tensor(document) for document in row], seq_idx=seq_idx)
         return self._result(inputs, row[index], sum(len(document) for document in row[:index]))
 
     def _result(self, inputs: dict[str, torch.Tensor], document: Sequence[int], start: int) -> Result:
         wants = bool(self.trained) and len(document) > 1
         with torch.set_grad_enabled(wants):
-            # Only the document's own logits are made probabilities of: a row's would be the largest tensor by far.
-            logits = self.model(**inputs, use_cache=False).logits[0, start : start + len(document)]
-            found = logits.float().log_softmax(-1)
+            found = log_probs(self.model, inputs, slice(start, start + len(document)))
             if len(document) < 2:
                 return Result(found.detach(), None, ())
             loss = -found[:-1].gather(1, self._tensor(document)[1:, None]).mean()
@@ -132,7 +124,3 @@ def _relative(got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> fl
     apart = sum(float((a - b).double().square().sum()) for a, b in zip(got, wanted, strict=True))
     size = sum(float(b.double().square().sum()) for b in wanted)
     return (apart / max(size, 1e-30)) ** 0.5
-
-
-def _finite(value: torch.Tensor) -> float:
-    return float(value) if bool(value.isfinite()) else float("inf")

@@ -6,13 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from replacements.packing.tolerances import FACTOR, GRADIENT, LOG_PROB, LOSS
 from replacements.packing.verdict import Verdict
 from replacements.packing.verification.measure import Difference
-
-#: Never asked to be closer than this, whatever the rounding: nats, nats, and relative.
-_FLOOR_LOG_PROB, _FLOOR_LOSS, _FLOOR_GRADIENT = 1e-4, 1e-5, 1e-3
-#: Packed runs other kernels than alone, whose rounding differs from that of another batch shape by such a factor.
-_FACTOR = 4.0
 
 
 @dataclass(frozen=True)
@@ -66,18 +62,18 @@ class Verification:
             return False
         rounding = self.epsilon * document.scale
         limits = (
-            (difference.log_prob, max(_FLOOR_LOG_PROB, _FACTOR * document.floor.log_prob, _FACTOR * rounding)),
-            (difference.loss, max(_FLOOR_LOSS, _FACTOR * document.floor.loss, rounding)),
+            (difference.log_prob, max(LOG_PROB, FACTOR * document.floor.log_prob, FACTOR * rounding)),
+            (difference.loss, max(LOSS, FACTOR * document.floor.loss, rounding)),
             (
                 difference.gradient or 0.0,
-                max(_FLOOR_GRADIENT, _FACTOR * (document.floor.gradient or 0.0), _FACTOR * self.epsilon),
+                max(GRADIENT, FACTOR * (document.floor.gradient or 0.0), FACTOR * self.epsilon),
             ),
         )
         return self.believable(document) and all(value <= most for value, most in limits)
 
     def believable(self, document: Document) -> bool:
         """Whether a document's floor is rounding at all: a model that looks ahead moves by more."""
-        return document.floor.log_prob <= max(_FLOOR_LOG_PROB, _FACTOR * math.sqrt(self.epsilon) * document.scale)
+        return document.floor.log_prob <= max(LOG_PROB, FACTOR * math.sqrt(self.epsilon) * document.scale)
 
     @property
     def passed(self) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from replacements.packing.checking import judged, memory, rows, source
-from replacements.packing.checking.errors import CannotCheckError, one_line
-from replacements.packing.probe import coarsest_epsilon
+from replacements.packing.checking.errors import CannotCheckError
+from replacements.packing.measuring import coarsest_epsilon, undisturbed
 from replacements.packing.situation import unwrapped
+from replacements.packing.texts import one_line
 from replacements.packing.verdict import logger
 from replacements.packing.verification.documents import encode
 from replacements.packing.verification.measure import Difference, Runner
@@ -103,7 +104,7 @@ def _verified(
     errors: list[str] = []
     found: list[Document] = []
     total = sum(map(len, packed))
-    with rows.evaluating(model):
+    with undisturbed(model):
         runner = Runner(model, gradients)
         for number, row in enumerate(packed):
             for place in range(len(row)):
@@ -130,7 +131,7 @@ def _document(
                 stock = Difference.between(runner.packed(row, place, seq_idx=False), alone)
             except Exception as error:  # releases refuse packed rows in their own ways; said once
                 logger.debug("The stock model could not run a packed row.", exc_info=True)
-                errors.append(one_line(error))
+                errors.append(one_line(error, 200))
     if packs:
         with rows.patched(runner.model):
             patched = Difference.between(runner.packed(row, place, seq_idx=True), alone)

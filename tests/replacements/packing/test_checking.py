@@ -11,6 +11,7 @@ from replacements.packing.checking import CannotCheckError, check, depth, judged
 from replacements.packing.checking.kinds import EMBEDDING
 from replacements.packing.checking.small import small_model
 from replacements.packing.checking.speed import backends_of
+from replacements.packing.measuring import log_probs, packed_row
 from replacements.packing.runtime import attach, runtime_of
 from tests.support.models import FAMILIES, families, tiny_model
 from tests.support.situations import tiny_encoder_decoder, tiny_llama, with_recurrence
@@ -83,7 +84,7 @@ def test_what_leaks_is_still_felt_thirty_tokens_later():
     model = small_model(tiny_model("mamba2").config).model
     sample = rows.Rows.of(model)
     with torch.no_grad():
-        one, other = (rows.log_probs(model, rows.batch(ids, seq_idx=False)) for ids in (sample.row, sample.neighbour))
+        one, other = (log_probs(model, packed_row(two, seq_idx=False)) for two in (sample.row, sample.neighbour))
     assert (one[-1] - other[-1]).abs().max() > 0.1
 
 

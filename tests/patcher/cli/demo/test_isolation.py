@@ -48,6 +48,19 @@ def test_documents_that_are_alone_do_not_differ_from_themselves(stock, row):
     assert outcome.largest < LIMIT
 
 
+def test_what_is_not_a_number_is_not_isolated():
+    broken = torch.tensor([[0.0, torch.nan], [0.0, 0.0]])
+    outcome = isolation.compare([broken], [[torch.zeros(1, 2), torch.zeros(1, 2)]])
+    assert outcome.delta == [[torch.inf, 0.0]]
+    assert outcome.largest == torch.inf
+
+
+def test_measuring_leaves_a_model_in_training(stock, row):
+    stock.train()
+    isolation.measure(stock, [batch(row)], isolation.alone(stock, [row]))
+    assert all(module.training for module in stock.modules())
+
+
 def test_a_refusal_is_kept_as_one_line(row):
     class Refuses(torch.nn.Module):
         def forward(self, **_):
