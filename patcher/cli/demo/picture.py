@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from patcher.cli.demo.settings import LIMIT
 from patcher.cli.errors import CliError
+from replacements.packing.drawing import BLUE, GREY, ORANGE, PALE, ZERO, figure, finish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,11 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from patcher.cli.demo.report import Report
-
-# Okabe and Ito's palette: apart for every kind of colour vision.
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
-FLOOR = 1e-8
-"""Differences of exactly zero are drawn here: a logarithmic axis has no zero."""
 
 
 def require_matplotlib() -> None:
@@ -34,20 +30,10 @@ def require_matplotlib() -> None:
 
 def draw(report: Report, path: Path) -> None:
     """Write the picture as PNG."""
-    # The figure is made without pyplot: no display, no global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.2), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    made, (left, right) = figure(11, 4.2, ncols=2, width_ratios=(1, 1.15))
     _losses(left, report)
     _leaks(right, report)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-    figure.savefig(path)
+    finish(made, path)
 
 
 def _losses(axes: Axes, report: Report) -> None:
@@ -80,12 +66,12 @@ def _leaks(axes: Axes, report: Report) -> None:
             # A proxy without points keeps the refusal in the legend.
             axes.plot([], [], marker, color=colour, label=f"{name}: refused ({outcome.error.split(':')[0]})")
             continue
-        flat = [max(value, FLOOR) for row in outcome.delta for value in row]
+        flat = [max(value, ZERO) for row in outcome.delta for value in row]
         axes.plot(range(1, len(flat) + 1), flat, marker, color=colour, markersize=4.5, alpha=0.85, label=name)
     _separate_rows(axes, report.patched.delta or report.stock_positions.delta)
     axes.axhline(LIMIT, color=GREY, linestyle="--", linewidth=1, label=f"limit, {LIMIT:.0e}")
     axes.set_yscale("log")
-    axes.set_ylim(FLOOR / 2, 300)
+    axes.set_ylim(ZERO / 2, 300)
     axes.set_title("How far its neighbours move each document", loc="left", fontsize=11)
     axes.set_xlabel("document, in the order it is packed (bars part the rows)")
     axes.set_ylabel("largest |Δ log-prob|, packed against alone")
@@ -96,4 +82,4 @@ def _separate_rows(axes: Axes, rows: list[list[float]] | None) -> None:
     edge = 0.5
     for row in (rows or [])[:-1]:
         edge += len(row)
-        axes.axvline(edge, color="#dddddd", linewidth=0.8)
+        axes.axvline(edge, color=PALE, linewidth=0.8)
