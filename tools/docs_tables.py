@@ -154,9 +154,12 @@ def _trained(matrix: Rows) -> Iterator[str]:
     releases = sorted({row["trl"] for row in matrix}, key=_order)
     body = ([trl, *(", ".join(cells.get((trl, column), [])) for column in columns)] for trl in releases)
     yield from table(("TRL \\ transformers", *columns), body)
+    lanes: dict[tuple[str, str], list[str]] = {}  # many lanes of one release have one reason
     for row in matrix:
         if row["status"] != "ok" and row["reasons"]:
-            yield f"\n{MARKS[row['status']]} {row['lane']}: {row['reasons'][0]}"
+            lanes.setdefault((MARKS[row["status"]], row["reasons"][0]), []).append(row["lane"])
+    for (mark, reason), named in lanes.items():
+        yield f"\n{mark} {', '.join(named)}: {reason}"
 
 
 def _read(findings: Rows) -> Iterator[tuple[str, ...]]:
