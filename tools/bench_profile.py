@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from replacements.kernels import delta_op
+from replacements.kernels.delta_rule import op as delta_op
 from replacements.kernels.segments import Segments
 from tools.bench_cases import CASES, OURS, Arguments, Way
 from tools.bench_measure import Figures, Step, measure

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -36,6 +38,10 @@ class Precision:
         state = torch.float64 if x.dtype == torch.float64 else torch.float32
         product = torch.bfloat16 if x.dtype == torch.bfloat16 and x.device.type == "cuda" else state
         return cls(state, product, torch.float32 if x.device.type == "mps" else torch.float64)
+
+    def clamp_log(self, log_decay: torch.Tensor) -> torch.Tensor:
+        """Log decays in `state`, bounded where their exponential is zero anyway: sums stay finite and small."""
+        return log_decay.to(self.state).clamp(min=-110.0 if self.state == torch.float32 else -760.0)
 
     def operand(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` as an operand of products; cast once what several products share."""
@@ -73,3 +79,15 @@ def _keeps_accumulator(device: torch.device, half: torch.dtype, dtype: torch.dty
         return torch.bmm(ones, ones, out_dtype=dtype).dtype == dtype
     except (TypeError, RuntimeError):
         return False
+
+
+def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a forward or backward with autocast off: the operations choose their own dtypes."""
+
+    @functools.wraps(function)
+    def run(ctx: Any, *args: Any) -> Any:
+        kind = next(a.device.type for a in args if isinstance(a, torch.Tensor))
+        with torch.autocast(kind, enabled=False):
+            return function(ctx, *args)
+
+    return run

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..decay import ScalarDecay
-from ..delta_op import delta_rule
+from ..delta_rule import ScalarDecay, delta_rule
 from ..segments import Segments
 
 

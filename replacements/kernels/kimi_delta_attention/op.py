@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..channel_decay import ChannelDecay
-from ..delta_op import delta_rule
+from ..delta_rule import ChannelDecay, delta_rule
 from ..segments import Segments
 
 

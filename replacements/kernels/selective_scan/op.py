@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from ..precision import Precision
 from ..segments import Segments
 from .scan import BlockedScan
 
@@ -57,7 +58,7 @@ def selective_scan(
     """
     _check(u, delta, A, B, C, segments, D, z, delta_bias)
     rows, channels, tokens = u.shape
-    exact = torch.float64 if u.dtype == torch.float64 else torch.float32
+    exact = Precision.of(u).state
     step = _TokenMajor.apply(delta).to(exact)
     if delta_bias is not None:
         step = step + delta_bias.to(exact)

@@ -14,6 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ..linear_recurrence import reverse_scan_, scan_
+from ..precision import without_autocast
 from ..segments import Segments
 
 # State elements per block. A CPU block should stay in the cache; an accelerator's should be large enough that
@@ -54,6 +55,7 @@ class BlockedScan(torch.autograd.Function):
     """
 
     @staticmethod
+    @without_autocast
     def forward(ctx, u, step, A, B, C, D, z, segments):
         """Scan the blocks in order, keeping the state at the start of each."""
         blocks = plan_blocks(segments, A.numel(), u.device)
@@ -61,20 +63,20 @@ class BlockedScan(torch.autograd.Function):
         out = torch.empty_like(u)
         carries = step.new_empty(len(blocks), *rate.shape)
         carry, space = torch.zeros_like(rate), _workspace(blocks, rate, 2)
-        with torch.autocast(u.device.type, enabled=False):
-            for i, block in enumerate(blocks):
-                data = _Inputs.load(block, step.dtype, u, step, B, C, z)
-                carries[i] = carry
-                _, states = _states(data, rate, carry, *space)
-                y = _outputs(data, states, D)
-                out[block.start : block.stop] = y if z is None else torch.mul(y, torch.sigmoid(data.z)).mul_(data.z)
-                carry = states[-1].clone()
+        for i, block in enumerate(blocks):
+            data = _Inputs.load(block, step.dtype, u, step, B, C, z)
+            carries[i] = carry
+            _, states = _states(data, rate, carry, *space)
+            y = _outputs(data, states, D)
+            out[block.start : block.stop] = y if z is None else torch.mul(y, torch.sigmoid(data.z)).mul_(data.z)
+            carry = states[-1].clone()
         ctx.save_for_backward(u, step, A, B, C, D, z, carries)
         ctx.blocks = blocks
         return out
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx, grad_out):
         """Recompute and differentiate the blocks in reverse."""
         u, step, A, B, C, D, z, carries = ctx.saved_tensors
@@ -83,16 +85,15 @@ class BlockedScan(torch.autograd.Function):
         grad_rate, grad_skip = torch.zeros_like(rate), rate.new_zeros(rate.shape[1])
         grad_carry, space = torch.zeros_like(rate), _workspace(ctx.blocks, rate, 3)
         grad_out = grad_out.contiguous()
-        with torch.autocast(u.device.type, enabled=False):
-            for block, carry in zip(reversed(ctx.blocks), reversed(carries.unbind(0)), strict=True):
-                data = _Inputs.load(block, step.dtype, u, step, B, C, z)
-                grad_y = grad_out[block.start : block.stop].to(step.dtype)
-                parts, grad_carry = _block_backward(data, rate, D, carry, grad_y, grad_carry, space)
-                grad_rate += parts.pop("A")
-                if D is not None:
-                    grad_skip += parts.pop("D")
-                for name, part in parts.items():
-                    per_token[name][block.start : block.stop] = part
+        for block, carry in zip(reversed(ctx.blocks), reversed(carries.unbind(0)), strict=True):
+            data = _Inputs.load(block, step.dtype, u, step, B, C, z)
+            grad_y = grad_out[block.start : block.stop].to(step.dtype)
+            parts, grad_carry = _block_backward(data, rate, D, carry, grad_y, grad_carry, space)
+            grad_rate += parts.pop("A")
+            if D is not None:
+                grad_skip += parts.pop("D")
+            for name, part in parts.items():
+                per_token[name][block.start : block.stop] = part
         grad_skip = None if D is None else grad_skip
         grads = [per_token.get(name) for name in "usBCz"]
         return *grads[:2], grad_rate.t(), *grads[2:4], grad_skip, grads[4], None

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from ..crossing import across_pairs, from_start, to_end
 from ..linear_recurrence import reverse_scan_, scan_
+from ..precision import Precision, without_autocast
 from .plan import Block
 
 _INF = float("inf")
@@ -34,45 +35,45 @@ class ChunkedScan(torch.autograd.Function):
     """
 
     @staticmethod
+    @without_autocast
     def forward(ctx, x, B, C, step, log_decay, D, blocks, dtype):
         """Process the blocks in order, keeping the state at the start of each that receives one."""
         out = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
         carry, carries = None, []
-        with torch.autocast(x.device.type, enabled=False):
-            for block in blocks:
-                carries.append(carry)
-                chunks = _Chunks.load(block, x, B, C, step, log_decay)
-                y = chunks.within().transpose(1, 2)
-                carry = None
-                if block.linked:
-                    states = chunks.states(carries[-1])
-                    y = chunks.between(states).mul_(chunks.enter).add_(y)
-                    carry = states[-1].clone()
-                if D is not None:
-                    y = torch.addcmul(y, chunks.x, D)
-                out[block.start : block.stop] = _to_tokens(block, y)
+        for block in blocks:
+            carries.append(carry)
+            chunks = _Chunks.load(block, x, B, C, step, log_decay)
+            y = chunks.within().transpose(1, 2)
+            carry = None
+            if block.linked:
+                states = chunks.states(carries[-1])
+                y = chunks.between(states).mul_(chunks.enter).add_(y)
+                carry = states[-1].clone()
+            if D is not None:
+                y = torch.addcmul(y, chunks.x, D)
+            out[block.start : block.stop] = _to_tokens(block, y)
         ctx.save_for_backward(x, B, C, step, log_decay, D, *(c for c in carries if c is not None))
         ctx.blocks, ctx.carried = blocks, [c is not None for c in carries]
         return out
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx, grad_out):
         """Recompute and differentiate the blocks in reverse."""
         x, B, C, step, log_decay, D, *kept = ctx.saved_tensors
         inputs = (x, B, C, step, log_decay)
         grads = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in inputs]
         grad_skip, grad_carry = (None if D is None else torch.zeros_like(D)), None
-        with torch.autocast(x.device.type, enabled=False):
-            for block, carried in zip(reversed(ctx.blocks), reversed(ctx.carried), strict=True):
-                chunks = _Chunks.load(block, *inputs)
-                span = slice(block.start, block.stop)
-                if D is not None:
-                    grad_skip += (grad_out[span].to(D.dtype) * x[span]).sum(0)
-                grad_y = _to_chunks(block, grad_out, step.dtype)
-                parts, grad_carry = _block_backward(chunks, grad_y, D, kept.pop() if carried else None, grad_carry)
-                for grad, part in zip(grads, parts, strict=True):
-                    grad[span] = _to_tokens(block, part)
+        for block, carried in zip(reversed(ctx.blocks), reversed(ctx.carried), strict=True):
+            chunks = _Chunks.load(block, *inputs)
+            span = slice(block.start, block.stop)
+            if D is not None:
+                grad_skip += (grad_out[span].to(D.dtype) * x[span]).sum(0)
+            grad_y = _to_chunks(block, grad_out, step.dtype)
+            parts, grad_carry = _block_backward(chunks, grad_y, D, kept.pop() if carried else None, grad_carry)
+            for grad, part in zip(grads, parts, strict=True):
+                grad[span] = _to_tokens(block, part)
         return *grads, grad_skip, None, None
 
 
@@ -172,7 +173,7 @@ def _decays(block: Block, log_decay: torch.Tensor) -> Sequence[torch.Tensor]:
     step = log_decay.transpose(1, 2).masked_fill(padding, 0)
     # Sums start at the slot's own document, and are taken in double precision where the device has it: then what a
     # neighbour in the chunk contributes cancels to the last bit of the result.
-    wide = step if step.device.type == "mps" else step.double()
+    wide = step.to(Precision.of(step).wide)
     sums = wide.cumsum(2)
     sums -= (sums - wide).gather(2, block.first.unsqueeze(1).expand_as(sums))
     total = sums.to(step.dtype)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..causal_conv1d import causal_conv1d
+from ..precision import Precision
 from ..segments import Segments
 from .op import ssd
 
@@ -101,7 +102,7 @@ def gated_rms_norm(
     y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float, groups: int, norm_before_gate: bool
 ) -> torch.Tensor:
     """RMS norm over each of ``groups`` equal parts of the last dimension, gated by silu(z); dtype of ``y``."""
-    exact = torch.float64 if y.dtype == torch.float64 else torch.float32
+    exact = Precision.of(y).state
     gate = F.silu(z.to(exact))
     out = y.to(exact)
     if not norm_before_gate:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..precision import Precision
 from ..segments import Segments
 from .chunks import ChunkedScan
 from .plan import Heads, plan_blocks
-
-# A smaller log decay is no different from this one: its exponential is zero in the state's dtype. Bounding it keeps
-# sums of log decays exact enough and free of infinities.
-_LOG_DECAY_FLOOR = {torch.float32: -120.0, torch.float64: -800.0}
 
 
 def ssd(
@@ -60,14 +57,15 @@ def ssd(
     """
     _check(x, dt, A, B, C, segments, D, z, dt_bias)
     rows, tokens, heads, width = x.shape
-    exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+    precision = Precision.of(x)
+    exact = precision.state
     step = dt.reshape(-1, heads).to(exact)
     if dt_bias is not None:
         step = step + dt_bias.to(exact)
     if dt_softplus:
         step = F.softplus(step)
     step = step.clamp(*dt_limit)
-    log_decay = (step * A.to(exact)).clamp(min=_LOG_DECAY_FLOOR[exact])
+    log_decay = precision.clamp_log(step * A.to(exact))
     if D is not None:
         D = (D if D.ndim == 2 else D.unsqueeze(1).expand(-1, width)).to(exact)
     blocks = plan_blocks(segments, Heads(heads, width, *B.shape[2:]), x.device)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from replacements.kernels.cost import Counts, Rates, delta_rule_plan
+from replacements.kernels.delta_rule.cost import Counts, Rates, delta_rule_plan
 from replacements.kernels.segments import Segments
 from tests.support.kernels import ROWS, random_lengths
 

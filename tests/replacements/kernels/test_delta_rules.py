@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replacements.kernels import delta_op
+from replacements.kernels.delta_rule import op as delta_op
 from replacements.kernels.gated_delta_rule import gated_delta_rule
 from replacements.kernels.gated_delta_rule.naive import gated_delta_rule as naive
 from replacements.kernels.kimi_delta_attention import kimi_delta_attention

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
+from replacements.kernels.delta_rule.triangular import _by_doubling, unit_lower_inverse
 from replacements.kernels.gated_delta_rule import gated_delta_rule
 from replacements.kernels.gated_delta_rule.naive import gated_delta_rule as naive
 from replacements.kernels.kimi_delta_attention import kimi_delta_attention
 from replacements.kernels.precision import Precision
 from replacements.kernels.segments import Segments
-from replacements.kernels.triangular import _by_doubling, unit_lower_inverse
 from tests.support.kernels import assert_agrees, assert_same
 
 HALF_PRODUCTS = Precision(torch.float32, torch.bfloat16, torch.float64)

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .chunking import ChunkPlan
-from .crossing import across_pairs, from_start, to_end
-from .precision import Precision
-
-
-def clamp_log(g: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Bound log decays from below where their exponential is zero anyway, so that sums stay finite and small."""
-    return g.to(precision.state).clamp(min=-110.0 if precision.state == torch.float32 else -760.0)
+from ..chunking import ChunkPlan
+from ..crossing import across_pairs, from_start, to_end
+from ..precision import Precision
 
 
 class ScalarDecay:

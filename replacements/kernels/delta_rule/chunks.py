@@ -25,8 +25,8 @@ from itertools import pairwise
 
 import torch
 
-from .chunking import ChunkPlan
-from .precision import Precision
+from ..chunking import ChunkPlan
+from ..precision import Precision
 from .triangular import unit_lower_inverse
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import torch
 
-from .chunking import ChunkPlan
-from .precision import Precision
+from ..chunking import ChunkPlan
+from ..precision import Precision
 
 
 class ChannelDecay:

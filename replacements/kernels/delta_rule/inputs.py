@@ -1,14 +1,8 @@
-"""Checks of what callers pass, and the state of autocast inside an operation."""
+"""Checks of what callers pass."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import torch
-
-from .segments import Segments
+from ..segments import Segments
 
 
 def check_delta_rule(q, k, v, g, beta, segments: Segments, channels: bool) -> None:
@@ -27,15 +21,3 @@ def check_delta_rule(q, k, v, g, beta, segments: Segments, channels: bool) -> No
         )
     if v.shape[0] * v.shape[1] != segments.total:
         raise ValueError(f"the tensors hold {v.shape[0] * v.shape[1]} tokens but the documents {segments.total}")
-
-
-def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a forward or backward with autocast off: the operations choose their own dtypes."""
-
-    @functools.wraps(function)
-    def run(ctx: Any, *args: Any) -> Any:
-        kind = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-        with torch.autocast(kind, enabled=False):
-            return function(ctx, *args)
-
-    return run

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import delta
+from ..chunking import ChunkPlan
+from ..precision import Precision, without_autocast
+from ..segments import Segments
 from .channel_decay import ChannelDecay
-from .chunking import ChunkPlan
+from .chunks import Chunks, Gradients, differentiate, run
 from .cost import delta_rule_plan
-from .decay import ScalarDecay, clamp_log
-from .inputs import check_delta_rule, without_autocast
+from .inputs import check_delta_rule
 from .l2norm import l2norm, l2norm_backward
-from .precision import Precision
-from .segments import Segments
+from .scalar_decay import ScalarDecay
 
 # Bytes of one intermediate [B, T, heads, channels] above which heads are worked on in groups.
 _GROUP_BYTES = {"cpu": 2**23, "accelerator": 2**28}
@@ -84,13 +84,13 @@ def _forward(inputs: tuple[torch.Tensor, ...], options: _Options) -> torch.Tenso
     parts = _prepare(*inputs, options)
     plan, chunks = parts.plan, parts.chunks
     del parts
-    return plan.scatter(delta.run(chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
+    return plan.scatter(run(chunks)).to(q.dtype).view(*q.shape[:2], *v.shape[2:])
 
 
 def _differentiate(inputs: tuple[torch.Tensor, ...], grad: torch.Tensor, options: _Options) -> list[torch.Tensor]:
     q, k, v, _, beta = inputs
     parts = _prepare(*inputs, options)
-    grads = delta.differentiate(parts.chunks, parts.plan.gather(_row(grad)))
+    grads = differentiate(parts.chunks, parts.plan.gather(_row(grad)))
     dq, dk, dv, dg, dbeta = _backward(parts, grads, _row(v), _row(beta))
     dq, dk = _ungroup(dq, q).mul_(options.scale), _ungroup(dk, k)
     if options.qk_l2norm:
@@ -114,7 +114,7 @@ class _Parts:
     beta: torch.Tensor
     enter: torch.Tensor
     leave: torch.Tensor
-    chunks: delta.Chunks
+    chunks: Chunks
 
 
 def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
@@ -126,11 +126,11 @@ def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
     q, k = (l2norm(q, options.scale), l2norm(k)) if options.qk_l2norm else (q * options.scale, k)
     q, k, v = plan.gather(operand(q), heads), plan.gather(operand(k), heads), plan.gather(_row(v))
     beta = plan.gather(beta).unsqueeze(-1)
-    decay = options.decay(plan.gather(clamp_log(g, precision)), plan, precision)
+    decay = options.decay(plan.gather(precision.clamp_log(g)), plan, precision)
     bk = operand(k * beta)
     scores, system = decay.products(q, bk, k)
     enter, leave, total = decay.edges()
-    chunks = delta.Chunks(
+    chunks = Chunks(
         plan=plan,
         precision=precision,
         system=system,
@@ -144,7 +144,7 @@ def _prepare(q, k, v, g, beta, options: _Options) -> _Parts:
     return _Parts(plan, precision, decay, q, k, bk, beta, enter, leave, chunks)
 
 
-def _backward(parts: _Parts, grads: delta.Gradients, v: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _backward(parts: _Parts, grads: Gradients, v: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Gradients by q (scaled), k, v, g and beta, token by token: ``[N, H, ...]``.
 
     Args:

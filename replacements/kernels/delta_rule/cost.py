@@ -13,8 +13,8 @@ from math import log2
 import numpy as np
 import torch
 
-from .chunking import ChunkPlan, Layout
-from .segments import Segments
+from ..chunking import ChunkPlan, Layout
+from ..segments import Segments
 
 
 @dataclass(frozen=True)
