@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,14 +25,17 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from replacements.kernels import backends
 from replacements.kernels.segments import Segments
 from tools import bench_check, bench_idle, bench_model, bench_probe, bench_profile
-from tools.bench_cases import CASES, OURS, STOCK, documents
+from tools.bench_cases import APART, CASES, NATIVE, OURS, STOCK, documents
 from tools.bench_measure import Figures, measure
-from tools.bench_report import Report, compared, listed
+from tools.bench_report import Report, compared, facts, listed
+from tools.bench_triton import few_configurations
 
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-GROWTH = (2048, 8192, 32768, 65536)
+GROWTH = (2048, 16384, 65536)
+#: One scan per document is taken on a row so many times shorter.
+APART_SHARE = 4
 _PACKAGES = ("torch", "transformers", "triton", "flash-linear-attention", "causal-conv1d", "mamba-ssm", "tilelang")
 
 
@@ -49,8 +52,21 @@ class Bench:
     ops: list[str]
     repeats: int
     slow: bool = True
+    configurations: int | None = None
     reports: list[Report] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+
+    def machine(self) -> dict[str, Any]:
+        """What it is measured on."""
+        known = {}
+        for package in _PACKAGES:
+            try:
+                known[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
+        known |= {} if self.configurations is None else {"configurations of each Triton kernel": self.configurations}
+        return {"device": name, "threads": torch.get_num_threads(), "python": platform.python_version(), **known}
 
     def keep(self, name: str, report: Report, figures: Any) -> None:
         """Adds a section's table and numbers."""
@@ -62,13 +78,14 @@ class Bench:
         """The operations' shape in words."""
         return f"{self.heads} heads of {self.width}, {str(self.dtype).removeprefix('torch.')}, {self.device.type}"
 
-    def operations(self, op: str, tokens: int, count: int, *, only_ours: bool = False) -> dict[str, Figures]:
-        """One operation on a row of `count` documents, in every way."""
+    def operations(
+        self, op: str, tokens: int, count: int, *, leave_out: Collection[str] = (), heads: int | None = None
+    ) -> dict[str, Figures]:
+        """One operation on a row of `count` documents, in every way but some."""
         case, segments = CASES[op], Segments(documents(tokens, count))
-        given = case.arguments(self.heads, self.width, tokens, self.device, self.dtype)
+        given = case.arguments(heads or self.heads, self.width, tokens, self.device, self.dtype)
         ways = case.ways(given, segments)
-        chosen = {OURS: ways[OURS]} if only_ours else ways
-        steps = {name: bench_profile.step_of(way, given, segments) for name, way in chosen.items()}
+        steps = {n: bench_profile.step_of(way, given, segments) for n, way in ways.items() if n not in leave_out}
         return measure(steps, self.device, self.repeats)
 
 
@@ -88,29 +105,40 @@ def check(bench: Bench) -> None:
 
 
 def ops(bench: Bench) -> None:
-    """Every operation at the row's documents."""
-    measured = {
-        f"{op}, {count} documents": bench.operations(op, bench.tokens, count)
-        for op in bench.ops
-        for count in bench.counts
-    }
+    """Every operation at the row's documents; one scan per document on a shorter row, for it can take minutes."""
+    measured = {}
+    for op in bench.ops:
+        once: dict[str, Figures] = {}
+        for count in bench.counts:
+            taken = once | bench.operations(op, bench.tokens, count, leave_out={APART, *once})
+            measured[f"{op}, {count} documents"] = taken
+            # The fallback does not look at the documents: where it takes one turn, that is for all of them.
+            once = {
+                name: figures for name, figures in taken.items() if name == STOCK and figures.turns == 1 < bench.repeats
+            }
     title = f"Operations: {bench.tokens} tokens, {bench.shape}"
     bench.keep("ops", compared(title, measured, STOCK), _rows(measured))
+    tokens, count = bench.tokens // APART_SHARE, bench.counts[0]
+    if tokens < count:
+        return
+    measured = {f"{op}, {count} documents": bench.operations(op, tokens, count) for op in bench.ops}
+    title = f"One scan per document: {tokens} tokens, {bench.shape}"
+    bench.keep("apart", compared(title, measured, APART), _rows(measured))
 
 
 def growth(bench: Bench) -> None:
-    """The torch operations on longer rows, of documents of about 256 tokens and of one document."""
-    rows, kept = [], {}
+    """The torch operations on longer rows: of one document, and of as many as the other sections have."""
+    rows, kept, heads = [], {}, max(1, bench.heads // 4)
     for op in bench.ops:
-        for kind in ("many", "one"):
+        for count in (1, *bench.counts):
             for tokens in GROWTH:
-                count = tokens // 256 if kind == "many" else 1
-                taken = bench.operations(op, tokens, count, only_ours=True)[OURS]
-                kept[f"{op}, {kind}, {tokens}"] = taken.row()
+                taken = bench.operations(op, tokens, count, leave_out={STOCK, APART}, heads=heads)[OURS]
+                kept[f"{op}, {count} documents, {tokens}"] = taken.row()
                 per_token = (taken.total / tokens * 1e6, taken.memory / tokens / 1024)
-                rows.append((op, kind, tokens, taken.total * 1e3, *per_token))
+                rows.append((op, count, tokens, taken.total * 1e3, *per_token))
     columns = ("op", "documents", "tokens", "ms", "µs a token", "KiB a token")
-    bench.keep("growth", listed(f"Growth: {bench.shape}", columns, rows, "Linear if the last columns stay."), kept)
+    title = f"Growth: {bench.shape.replace(str(bench.heads), str(heads), 1)}"
+    bench.keep("growth", listed(title, columns, rows, "Linear if the last columns stay."), kept)
 
 
 def model(bench: Bench) -> None:
@@ -123,7 +151,12 @@ def model(bench: Bench) -> None:
     bench.keep("agreement", listed(title, ("", "nats"), near.items()), near)
     measured = {
         f"{count} documents": bench_model.compare(
-            built, documents(bench.tokens, count), bench.device, bench.repeats, slow=bench.slow
+            built,
+            documents(bench.tokens, count),
+            bench.device,
+            bench.repeats,
+            slow=bench.slow,
+            apart=bench.device.type == "cuda" or count == min(bench.counts),
         )
         for count in bench.counts
     }
@@ -133,6 +166,28 @@ def model(bench: Bench) -> None:
     bench.keep("overhead", compared(f"{name}: packing off", idle, "without the runtime"), _rows(idle))
     cost = bench_model.probe_cost(built, bench.device)
     bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
+
+
+def native(bench: Bench) -> None:
+    """A training step of a whole model by kernels called by hand, and by ours over the same kernels."""
+    built = bench_model.build(bench_model.QWEN3_5, bench.device, bench.dtype)
+    name = f"Qwen3.5 text, {built.config.num_hidden_layers} layers, {str(bench.dtype).removeprefix('torch.')}"
+    near = bench_model.agreement(built, documents(1024, 7), bench.device)
+    title = f"{name}: largest difference of a log-probability to the documents alone, with kernels"
+    bench.keep("agreement with kernels", listed(title, ("", "nats"), near.items()), near)
+    measured = {
+        f"{count} documents": bench_model.against_native(
+            built, documents(bench.tokens, count), bench.device, bench.repeats
+        )
+        for count in bench.counts
+    }
+    measured = {group: ways for group, ways in measured.items() if ways is not None}
+    if measured:
+        title = f"{name}: a training step on {bench.tokens} tokens, {bench.repeats} rounds"
+        note = (
+            f"Ratios are to “{NATIVE}”, kernels called by hand with the boundaries; “{bench_model.AGAIN}” is the noise."
+        )
+        bench.keep("native", compared(title, measured, NATIVE, note), _rows(measured))
 
 
 def guard(bench: Bench) -> None:
@@ -176,6 +231,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ops": ops,
     "growth": growth,
     "model": model,
+    "native": native,
     "guard": guard,
     "idle": idle,
     "profile": profile,
@@ -186,26 +242,14 @@ def _rows(measured: dict[str, dict[str, Figures]]) -> dict[str, Any]:
     return {group: {way: figures.row() for way, figures in ways.items()} for group, ways in measured.items()}
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """What it was measured on."""
-    known = {}
-    for package in _PACKAGES:
-        try:
-            known[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "threads": torch.get_num_threads(), "python": platform.python_version(), **known}
-
-
 def write(bench: Bench, folder: Path, stem: str) -> None:
     """Writes `stem`.md and `stem`.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = machine(bench.device)
-    head = ", ".join(f"{name} {value}" for name, value in facts.items())
     body = "\n".join(report.markdown() for report in bench.reports)
+    head = facts(found := bench.machine())
     (folder / f"{stem}.md").write_text(f"# Benchmarks, {bench.device.type}\n\n{head}\n\n{body}", "utf-8")
-    (folder / f"{stem}.json").write_text(json.dumps({"machine": facts, **bench.figures}, indent=1) + "\n", "utf-8")
+    kept = {"machine": found, "tables": [asdict(report) for report in bench.reports], **bench.figures}
+    (folder / f"{stem}.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def _numbers(text: str) -> list[int]:
@@ -221,9 +265,12 @@ def main(
     tokens: Annotated[int, typer.Option(help="Tokens of a row.")] = 4096,
     counts: Annotated[str, typer.Option("--documents", help="Documents of a row.")] = "15,45,400",
     only: Annotated[str, typer.Option("--ops", help="Operations.")] = ",".join(CASES),
-    sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,model",
-    repeats: Annotated[int, typer.Option(help="Rounds; the medians of them count.")] = 5,
+    sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,growth,model,guard,idle",
+    repeats: Annotated[int, typer.Option(help="Rounds; the medians of them count.")] = 3,
     slow: Annotated[bool, typer.Option(help="Models also by the stock fallback and document by document.")] = True,
+    configurations: Annotated[
+        int | None, typer.Option(help="Each Triton kernel tries so many; all if left out.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write the tables and numbers to.")] = None,
     stem: Annotated[str, typer.Option(help="Name of the files, without their ending.")] = "bench",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")] = False,
@@ -231,7 +278,10 @@ def main(
     """Measures, prints tables, and writes them where asked."""
     where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     kind = getattr(torch, dtype)
-    bench = Bench(where, kind, heads, width, tokens, _numbers(counts), only.split(","), repeats, slow)
+    if configurations is not None:
+        few_configurations(configurations)
+    row = (heads, width, tokens, _numbers(counts))
+    bench = Bench(where, kind, *row, only.split(","), repeats, slow, configurations)
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
         for section in sections.split(","):
             task = progress.add_task(section, total=1)
@@ -240,7 +290,7 @@ def main(
             if out is not None:  # after each section: a later one may fail
                 write(bench, out, stem)
     if as_json:
-        print(json.dumps({"machine": machine(where), **bench.figures}))
+        print(json.dumps({"machine": bench.machine(), **bench.figures}))
     else:
         for report in bench.reports:
             Console(width=None if sys.stdout.isatty() else 150).print(report.rich())

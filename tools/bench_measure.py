@@ -17,8 +17,8 @@ Step = Callable[[], Callable[[], None]]
 #: Opens a context.
 Around = Callable[[], AbstractContextManager[Any]]
 
-#: A step that takes longer, in seconds, takes one turn only.
-_ONCE = 20.0
+#: A step that takes longer, in seconds, takes one turn only; on a CPU, where nothing is compiled, its first.
+_ONCE = {"cpu": 2.0, "cuda": 20.0}
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Figures:
         forward: Seconds.
         backward: Seconds.
         memory: Bytes allocated at the peak of a forward and backward, over those before it.
+        turns: How many were taken.
     """
 
     forward: float
     backward: float
     memory: int
+    turns: int
 
     @property
     def total(self) -> float:
@@ -48,7 +50,7 @@ class Figures:
 def measure(
     steps: Mapping[str, Step], device: torch.device, repeats: int, around: Mapping[str, Around] | None = None
 ) -> dict[str, Figures]:
-    """Measure every step: a warm-up that also gives the memory, then `repeats` rounds of one turn each.
+    """Measure every step: a warm-up, once more for the memory, then `repeats` rounds of one turn each.
 
     Args:
         steps: What is measured.
@@ -57,21 +59,25 @@ def measure(
         around: Contexts in which a step's turns are taken. Entering and leaving them is not measured.
     """
     around = dict.fromkeys(steps, nullcontext) | dict(around or {})
-    memory = {}
+    memory, once = {}, _ONCE[device.type]
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for name, step in steps.items():
         with around[name]():
+            first = _timed(step, device)  # compiles, builds plans, fills caches
             memory[name] = _peak(step, device)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+        if device.type == "cpu" and sum(first) > once:
+            times[name].append(first)
     for _ in range(repeats):
         for name, step in steps.items():
-            if times[name] and sum(times[name][0]) > _ONCE:
+            if times[name] and sum(times[name][0]) > once:
                 continue
             with around[name]():
                 times[name].append(_timed(step, device))
-    return {
-        name: Figures(statistics.median(f for f, _ in taken), statistics.median(b for _, b in taken), memory[name])
-        for name, taken in times.items()
-    }
+    return {name: _figures(taken, memory[name]) for name, taken in times.items()}
+
+
+def _figures(taken: list[tuple[float, float]], memory: int) -> Figures:
+    return Figures(statistics.median(f for f, _ in taken), statistics.median(b for _, b in taken), memory, len(taken))
 
 
 def _timed(step: Step, device: torch.device) -> tuple[float, float]:
@@ -91,7 +97,6 @@ def _wait(device: torch.device) -> None:
 
 
 def _peak(step: Step, device: torch.device) -> int:
-    step()()  # compiles, builds plans, fills caches
     gc.collect()
     if device.type != "cuda":
         return _peak_on_host(step)

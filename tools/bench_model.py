@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -23,7 +24,7 @@ from replacements.packing.runtime import attach, detach_all
 from tools.bench_cases import APART, CASES, NATIVE, OURS, STOCK
 from tools.bench_measure import Figures, Step, measure
 
-ACCELERATED, PADDED = "ours, accelerated", "padded, accelerated"
+ACCELERATED, PADDED, AGAIN = "ours, accelerated", "padded, accelerated", "accelerated, again"
 #: The kernels of Qwen3.5's mixer: names in its module, and the operations.
 _GLOBALS = {"causal_conv1d_fn": "causal_conv1d", "torch_chunk_gated_delta_rule": "gated_delta_rule"}
 
@@ -211,12 +212,23 @@ def training_step(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> S
 
 
 def compare(
-    model: nn.Module, lengths: list[int], device: torch.device, repeats: int, *, slow: bool
+    model: nn.Module, lengths: list[int], device: torch.device, repeats: int, *, slow: bool, apart: bool
 ) -> dict[str, Figures]:
-    """A training step on one packed row in every way, and on the same documents padded where kernels are."""
+    """A training step on one packed row in every way, and on the same documents padded where kernels are.
+
+    Args:
+        model: The model.
+        lengths: Documents of the row.
+        device: Where the model is.
+        repeats: Rounds.
+        slow: Whether to take the stock fallback too.
+        apart: Whether to take one scan per document too.
+    """
     row = packed(lengths, model.config.vocab_size, device)
     choices = Ways(model, Segments(lengths), device)
     ways = choices.all(slow=slow)
+    if not apart:
+        ways.pop(APART, None)
     plain = {name: x for name, x in row.items() if name != "seq_idx"}
     steps = {name: training_step(model, [row if name in (OURS, ACCELERATED) else plain]) for name in ways}
     backends = working(model, choices.segments, device)
@@ -224,6 +236,33 @@ def compare(
         ways[PADDED] = lambda: choices.unpacked(backends[0])
         steps[PADDED] = training_step(model, padded(row, lengths))
     return measure(steps, device, repeats, ways)
+
+
+def against_native(
+    model: nn.Module, lengths: list[int], device: torch.device, repeats: int
+) -> dict[str, Figures] | None:
+    """A training step by kernels called by hand, by ours over the same kernels, and by hand again; None without them.
+
+    The runtime is attached and has run a forward before the clock starts, as it has in all steps of a run but one;
+    so has each of the others.
+    """
+    row = packed(lengths, model.config.vocab_size, device)
+    choices = Ways(model, Segments(lengths), device)
+    ways = choices.all(slow=False)
+    if NATIVE not in ways:
+        return None
+    plain = {name: x for name, x in row.items() if name != "seq_idx"}
+    batches = {NATIVE: plain, ACCELERATED: row, AGAIN: plain}
+
+    @contextmanager
+    def warm(way: Callable[[], Any], batch: dict[str, torch.Tensor]) -> Iterator[None]:
+        with way():
+            with torch.no_grad():
+                model(**batch)
+            yield
+
+    around = {name: partial(warm, ways[NATIVE if name == AGAIN else name], batch) for name, batch in batches.items()}
+    return measure({n: training_step(model, [batch]) for n, batch in batches.items()}, device, repeats, around)
 
 
 def agreement(model: nn.Module, lengths: list[int], device: torch.device) -> dict[str, float]:

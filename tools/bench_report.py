@@ -53,7 +53,7 @@ def compared(title: str, measured: dict[str, dict[str, Figures]], base: str, not
 
 def _row(group: str, way: str, figures: Figures, base: Figures | None) -> tuple[str, ...]:
     def ratio(value: float, reference: float | None) -> str:
-        return "–" if not reference else f"{value / reference:.2f}"
+        return "–" if not reference else f"{value / reference:.3f}"
 
     return (
         group,
@@ -65,6 +65,11 @@ def _row(group: str, way: str, figures: Figures, base: Figures | None) -> tuple[
         f"{figures.memory / _MIB:.0f}",
         ratio(figures.memory, base and base.memory),
     )
+
+
+def facts(machine: dict[str, Any]) -> str:
+    """What it was measured on, in a line."""
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def listed(title: str, columns: tuple[str, ...], rows: Iterable[Iterable[Any]], note: str = "") -> Report:

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from replacements.kernels.segments import Segments
-from tools import bench, bench_measure, bench_model, bench_probe
+from tools import bench, bench_join, bench_measure, bench_model, bench_probe
 from tools.bench_cases import APART, CASES, OURS, STOCK, documents
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def test_documents_fill_the_row(count):
 
 
 def test_turns_are_taken_in_their_context_and_medians_kept(monkeypatch):
-    clock = iter(float(n * n) for n in range(100))
+    clock = iter(n * n / 1e3 for n in range(100))
     monkeypatch.setattr(bench_measure.time, "perf_counter", lambda: next(clock))
     inside = []
 
@@ -51,9 +51,54 @@ def test_turns_are_taken_in_their_context_and_medians_kept(monkeypatch):
         return lambda: inside.append("backward")
 
     figures = bench_measure.measure({"one": step}, CPU, 3, {"one": around})["one"]
-    # Three readings a turn: forward takes 1, 7 and 13, backward 3, 9 and 15.
-    assert (figures.forward, figures.backward) == (7.0, 9.0)
+    # Three readings a turn, of which the first is to warm up: forward takes 7, 13 and 19 ms, backward 9, 15 and 21.
+    assert (figures.forward, figures.backward) == pytest.approx((0.013, 0.015))
+    assert figures.turns == 3
     assert inside[-4:] == ["in", "forward", "backward", "out"]
+
+
+def test_what_is_slow_takes_one_turn_on_a_cpu(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(bench_measure.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setitem(bench_measure._ONCE, "cpu", 1.5)
+    taken = []
+
+    def step():
+        taken.append("forward")
+        return lambda: None
+
+    figures = bench_measure.measure({"one": step}, CPU, 5)["one"]
+    assert (figures.forward, figures.backward, figures.turns) == (1.0, 1.0, 1)
+    assert len(taken) == 2  # the second for the memory
+
+
+def test_the_fallback_is_taken_once_for_all_documents_where_it_is_slow(monkeypatch):
+    monkeypatch.setitem(bench_measure._ONCE, "cpu", 0.0)
+    ran = bench.Bench(CPU, torch.float32, 2, 8, 64, [2, 4], ["causal_conv1d"], repeats=2)
+    bench.ops(ran)
+    first, second = (ran.figures["ops"][f"causal_conv1d, {count} documents"] for count in (2, 4))
+    assert first[STOCK] == second[STOCK]
+    assert first[OURS] != second[OURS]
+    assert APART in ran.figures["apart"]["causal_conv1d, 2 documents"]
+
+
+def test_kernels_by_hand_are_measured_twice_and_ours_is_warm(monkeypatch):
+    made = bench_model.build(bench_model.SMALL | {"num_hidden_layers": 2}, CPU, torch.float32)
+    calls = []
+
+    def way(self, *backends, accelerated=None):
+        calls.append(accelerated)
+        return self.ours_of_torch()
+
+    monkeypatch.setattr(bench_model, "working", lambda *_: ("a convolution", "a scan"))
+    monkeypatch.setattr(bench_model.Ways, "ours_of_torch", bench_model.Ways.stock, raising=False)
+    monkeypatch.setattr(bench_model.Ways, "native", way)
+    monkeypatch.setattr(bench_model.Ways, "ours", way)
+    figures = bench_model.against_native(made, [5, 3], CPU, 2)
+    assert list(figures) == [bench_model.NATIVE, bench_model.ACCELERATED, bench_model.AGAIN]
+    assert calls == [None, True, None] * 3
+    monkeypatch.setattr(bench_model, "working", lambda *_: None)
+    assert bench_model.against_native(made, [5, 3], CPU, 2) is None
 
 
 def test_peak_memory_counts_what_is_held_at_once():
@@ -85,6 +130,20 @@ def test_the_program_writes_tables_and_numbers(tmp_path):
     figures = json.loads((tmp_path / "bench.json").read_text())
     assert figures["ops"]["causal_conv1d, 4 documents"][OURS]["forward"] > 0
     assert "| causal_conv1d, 4 documents | ours |" in (tmp_path / "bench.md").read_text()
+
+
+def test_runs_are_joined_on_one_page(tmp_path):
+    run = {"machine": {"device": "a card"}, "figure": 1}
+    table = {"title": "Times", "columns": ["way", "ms"], "rows": [["ours", "1.0"]], "note": "A note."}
+    (tmp_path / "one.json").write_text(json.dumps(run | {"tables": [table]}))
+    stem = tmp_path / "page"
+    done = CliRunner().invoke(bench_join.app, [str(stem), f"With kernels={tmp_path / 'one.json'}"])
+    assert done.exit_code == 0, done.output
+    page = stem.with_suffix(".md").read_text()
+    assert "# Benchmarks, a card\n" in page
+    assert "## With kernels\n" in page
+    assert "| ours | 1.0 |\n\nA note.\n" in page
+    assert json.loads(stem.with_suffix(".json").read_text())["With kernels"]["figure"] == 1
 
 
 def test_the_cost_of_the_probe_and_its_share_of_a_run(monkeypatch):
