@@ -8,12 +8,13 @@ from typing import Any
 
 from torch import nn
 
+from patcher._log import logger, say_once
 from replacements.packing import settings
 from replacements.packing.families import known_mixer
 from replacements.packing.parallelism import split_rows
 from replacements.packing.rules import RULES
 from replacements.packing.situation import Situation
-from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, logger, say_once, warn_once
+from replacements.packing.verdict import LEAVE, PACK, Reason, Verdict, warn_once
 
 
 class PackingRefusedError(ValueError):

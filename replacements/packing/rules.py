@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from patcher._log import logger
 from replacements.packing import dispatch, settings
 from replacements.packing.parallelism import CONTEXT, split_rows
 from replacements.packing.probe import probe
 from replacements.packing.runtime import attach, runtime_of
 from replacements.packing.situation import Situation, columns_of, unwrapped
 from replacements.packing.structure import Anatomy
-from replacements.packing.verdict import Reason, Verdict, logger
+from replacements.packing.verdict import Reason, Verdict
 
 _VISION_COLUMNS = ("image", "images", "pixel_values", "video", "videos")
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from patcher._log import logger
 from replacements.packing.guard import announce, asks, judge
 from replacements.packing.rules import EARLY_RULES
 from replacements.packing.situation import Situation
-from replacements.packing.verdict import Reason, logger
+from replacements.packing.verdict import Reason
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from patcher._log import logger
 from replacements.packing.checking import judged, memory, rows, source
 from replacements.packing.checking.errors import CannotCheckError
 from replacements.packing.measuring import coarsest_epsilon, undisturbed
 from replacements.packing.situation import unwrapped
 from replacements.packing.texts import one_line
-from replacements.packing.verdict import logger
 from replacements.packing.verification.documents import encode
 from replacements.packing.verification.measure import Difference, Runner
 from replacements.packing.verification.report import Document, Verification
