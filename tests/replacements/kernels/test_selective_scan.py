@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from replacements.kernels.segments import Segments
 from replacements.kernels.selective_scan import scan, selective_scan
 from replacements.kernels.selective_scan.naive import naive_selective_scan
-from replacements.kernels.selective_scan.sample import sample_inputs
 from tests.support.dispatch import Recorder
 from tests.support.kernels import LONG_ROWS, ROWS, assert_agrees, assert_same, ends, gradients
+from tests.support.selective_scan_inputs import sample_inputs
 
 CHANNELS, STATE = 6, 4
 PER_TOKEN = ("u", "delta", "B", "C", "z")

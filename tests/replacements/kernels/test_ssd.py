@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from replacements.kernels.segments import Segments
 from replacements.kernels.ssd import plan, ssd
 from replacements.kernels.ssd.naive import naive_ssd
-from replacements.kernels.ssd.sample import sample_inputs
 from tests.support.dispatch import Recorder
 from tests.support.kernels import LONG_ROWS, ROWS, assert_agrees, assert_same, ends, gradients, random_lengths
+from tests.support.ssd_inputs import sample_inputs
 
 HEADS, WIDTH, GROUPS, STATE = 4, 3, 2, 5
 PER_TOKEN = ("x", "dt", "B", "C", "z")

@@ -1,4 +1,4 @@
-"""Inputs with the sizes and statistics of a trained Mamba-2 layer, for benchmarks and checks of backends."""
+"""Inputs with the sizes and statistics of a trained Mamba-2 layer."""
 
 from __future__ import annotations
 
