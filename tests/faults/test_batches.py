@@ -3,6 +3,7 @@
 import logging
 import pickle
 
+import peft
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -294,7 +295,6 @@ def test_two_trainers_of_one_model(model):
 
 def test_a_second_trainer_that_wraps_the_model(model):
     """Adapters after a first stage of training: the hooks of both trainers stood on one backbone."""
-    peft = pytest.importorskip("peft")
     expected_loss, _ = apart(model, DOCUMENTS)
     trainer(model, rows_of_documents(DOCUMENTS), packing=True)
     adapters = peft.LoraConfig(target_modules=["q_proj", "out_proj"])
@@ -306,7 +306,6 @@ def test_a_second_trainer_that_wraps_the_model(model):
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PrefixTuningConfig"])
 def test_a_prompt_that_is_learned(kind, caplog):
     """Its tokens stand in front of the row: only the first packed step showed that the boundaries do not fit."""
-    peft = pytest.importorskip("peft")
     prompt = getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3)
     with caplog.at_level(logging.WARNING, logger="patcher"):
         built = trainer(tiny_llama(), rows_of_documents(DOCUMENTS), packing=True, peft_config=prompt)

@@ -4,6 +4,7 @@ import sys
 import threading
 
 import pytest
+import wrapt
 
 from patcher import _importhook
 
@@ -78,7 +79,6 @@ def test_reload_reports_again(packages):
 
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_beside_wrapts_hooks(packages, monkeypatch, ours_first):
-    wrapt = pytest.importorskip("wrapt")
     packages.write({"upstream.py": "x = 1\n"})
     seen = []
     _importhook.watch("upstream", lambda module: seen.append("ours"), "tests")

@@ -55,7 +55,6 @@ def test_check_of_nothing(tmp_path):
 
 
 def test_verify(folder, data, tmp_path):
-    pytest.importorskip("matplotlib")
     done = patcher("verify", "--model", folder, "--data", data, "--plot", tmp_path / "p.png")
     assert done.exit_code == OK, done.output
     assert "All 3 documents are packed what they are alone" in done.output

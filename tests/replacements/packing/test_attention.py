@@ -102,10 +102,8 @@ def test_flex_attention():
     with torch.compiler.set_stance("force_eager"):  # the same attention, without minutes of compilation
         try:
             model.set_attn_implementation("flex_attention")
-            with torch.no_grad():
-                model(input_ids=DOCUMENTS[0][None])
-        except Exception as error:  # not to be had on this device: nothing to test
-            pytest.skip(f"{type(error).__name__}: {error}"[:200])
+        except ImportError as error:  # this torch is older than the flex attention of this transformers
+            pytest.skip(str(error))
         attach(model)
         assert probe(model).isolated
 

@@ -4,6 +4,7 @@ import copy
 import logging
 from types import SimpleNamespace
 
+import peft
 import pytest
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
@@ -248,7 +249,6 @@ def test_a_size_that_is_no_number_is_not_ours_to_complain_of(llama, monkeypatch,
 
 
 def prompt_learning(kind):
-    peft = pytest.importorskip("peft")
     return getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3)
 
 
@@ -260,13 +260,11 @@ def test_a_config_that_learns_a_prompt(llama, kind):
 
 
 def test_a_wrapped_model_whose_active_adapter_learns_a_prompt(llama):
-    peft = pytest.importorskip("peft")
     model = peft.get_peft_model(copy.deepcopy(llama), prompt_learning("PromptTuningConfig"))
     assert reason_of(situation(model)) is Reason.PROMPT_LEARNING
 
 
 def test_an_adapter_of_the_weights_packs(llama):
-    peft = pytest.importorskip("peft")
     lora = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
     assert judge(situation(llama, peft_config=lora)) == PACK
     assert judge(situation(peft.get_peft_model(copy.deepcopy(llama), lora))) == PACK

@@ -125,7 +125,7 @@ def test_metrics_of_an_evaluation():
 
 
 def test_liger():
-    pytest.importorskip("liger_kernel")
+    pytest.importorskip("liger_kernel", reason="liger_kernel needs triton, and so a GPU")
     expected_loss, _ = step(trainer(tiny_llama(), rows_of_documents(DOCUMENTS), per_device_train_batch_size=6))
     built = trainer(tiny_llama(), rows_of_documents(DOCUMENTS), packing=True, use_liger_kernel=True)
     assert abs(step(built)[0] - expected_loss) <= 1e-4

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
@@ -164,7 +165,6 @@ def test_dropout_does_not_disturb():
 
 
 def test_a_model_wrapped_by_peft():
-    peft = pytest.importorskip("peft")
     model = peft.get_peft_model(tiny_model("qwen3_5"), peft.LoraConfig(target_modules=["q_proj", "out_proj"]))
     assert probed(model).isolated
 

@@ -65,7 +65,8 @@ def test_who_does_not_pack_is_told_nothing():
 
 
 def test_tensorboard(tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulator
+
     trainer = sft_trainer(
         tiny_model("qwen3_5"),
         token_documents(LENGTHS),

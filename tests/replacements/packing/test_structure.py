@@ -1,5 +1,6 @@
 """What a model is made of: known mixers, recurrences that nobody taught us, the module that holds the layers."""
 
+import peft
 import pytest
 import torch
 from torch import nn
@@ -28,7 +29,6 @@ def test_attention_alone():
 
 
 def test_the_backbone_inside_a_peft_wrapper():
-    peft = pytest.importorskip("peft")
     model = tiny_llama()
     wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
     assert find_backbone(wrapped, []) is model.model

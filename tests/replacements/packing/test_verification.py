@@ -120,7 +120,6 @@ def test_a_model_is_left_as_it_was():
 
 
 def test_json_and_picture(tmp_path):
-    pytest.importorskip("matplotlib")
     found = verify(tiny_model("lfm2"), DOCUMENTS)
     json.dumps(found.to_dict(), allow_nan=False)
     found.plot(tmp_path / "found.png")
