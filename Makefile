@@ -6,7 +6,7 @@
 #   TORCH        the torch that is installed
 #   TORCH_INDEX  package index for torch; empty is pip's own. On Linux without an NVIDIA driver it is PyTorch's
 #                index of CPU builds, and pip's own if that cannot be reached
-#   CONSTRAINTS  versions of everything else
+#   CONSTRAINTS  file with the versions of what training, tests and lint run on
 #   ARGS         passed on to the demo or to pytest
 
 PYTHON ?= python3
@@ -27,7 +27,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/patcher demo $(ARGS)
 
-# One thread a worker: two workers with two threads each are slower than this on two cores.
+# Two workers of one thread each; `make test ARGS="-n 8"` where there are more cores.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
