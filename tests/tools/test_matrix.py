@@ -1,7 +1,10 @@
+import configparser
 import itertools
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -185,3 +188,19 @@ def test_a_lane_that_hangs_is_given_up(program):
 
 def test_an_unknown_lane_is_refused():
     assert CliRunner().invoke(matrix.app, ["trl-0.1-tf-0.1"]).exit_code == 2
+
+
+def test_tox_has_the_same_grid():
+    """The lanes with an environment each are those that `python -m tools.matrix` runs as layers."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(Path(matrix.__file__).parents[1] / "setup.cfg", "utf-8")
+    trl, transformers = re.fullmatch(r"trl\{(.+)\}-tf\{(.+)\}", settings["tox:tox"]["env_list"]).groups()
+    assert tuple(trl.split(",")) == matrix_lanes.TRL
+    assert transformers.split(",") == list(matrix_lanes.TRANSFORMERS)
+    deps = settings["testenv"]["deps"].split("\n")
+    for name, short, releases in (("trl", "trl", matrix_lanes.TRL), ("transformers", "tf", matrix_lanes.TRANSFORMERS)):
+        assert [line for line in deps if f": {name}==" in line] == [f"{short}{r}: {name}=={r}" for r in releases]
+    older = [release for release, beside in matrix_lanes.TRANSFORMERS.items() if beside["datasets"] == "4.8.5"]
+    assert f"tf{{{','.join(older)}}}: datasets==4.8.5" in deps
+    newest = {beside["datasets"] for release, beside in matrix_lanes.TRANSFORMERS.items() if release not in older}
+    assert len(newest) == 1  # what pip takes where nothing is asked for
