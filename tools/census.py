@@ -27,8 +27,9 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 
 from tools import _wheels, matrix_layers
-from tools.census_measure import FAMILIES, FORMS, LENGTHS, LOG_PROBS, MODES, Row, census
+from tools.census_measure import FORMS, LENGTHS, LOG_PROBS, MODES, Row, census
 from tools.matrix_lanes import COMPANIONS, TRANSFORMERS
+from tools.tiny_models import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 LANES = ("5.24.0", "5.17.0", "5.14.1", "5.9.0", "4.57.6")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import torch
 import transformers
 from tokenizers import Tokenizer, models
 
-FAMILIES = json.loads((Path(__file__).parents[1] / "families.json").read_text("utf-8"))
+from tools.tiny_models import exists, tiny_model
+
+__all__ = ["exists"]
+
 PAD, EOS, FIRST_MARK, FIRST_WORD, VOCABULARY = 0, 2, 3, 40, 128
 
 # Three documents fill a row of 160 tokens exactly under best-fit-decreasing packing, so all rows hold as many targets.
@@ -18,37 +18,9 @@ LENGTHS = (90, 47, 23)
 ROW = sum(LENGTHS)
 
 
-# Decay this slow carries what leaks past the first tokens of the next document.
-SLOW = {"A_log": -3.0, "dt_bias": -1.0}
-
-
-def exists(family: str) -> bool:
-    """Says whether this transformers has the family."""
-    return hasattr(transformers, FAMILIES[family]["model_class"])
-
-
 def model(family: str) -> torch.nn.Module:
-    """Builds the family's tiny model in float32 with weights drawn at 1/sqrt(fan_in), so that a leak is large."""
-    row = FAMILIES[family]
-    config_class, model_class = getattr(transformers, row["config_class"]), getattr(transformers, row["model_class"])
-    built, errors = None, []
-    for variant in row["variants_to_try"]:
-        try:
-            built = model_class(_without_router_loss(config_class(**{**row["config"], **variant})))
-            break
-        except (TypeError, ValueError, KeyError, AttributeError) as error:  # another release's spelling of the config
-            errors.append(f"{variant}: {type(error).__name__}: {error}")
-    if built is None:
-        raise RuntimeError(f"no variant of {family} builds here: {'; '.join(errors)}")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, weight in sorted(built.named_parameters()):
-            if weight.ndim >= 2:
-                scale = 1.0 if "embed" in name else weight.shape[-1] ** -0.5
-                weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
-            elif name.endswith(("A_log", "dt_bias")):
-                weight.fill_(SLOW[name.rpartition(".")[2]])
-    return built.float()
+    """Builds the family's tiny model in float32."""
+    return tiny_model(family, adapt=_without_router_loss)
 
 
 def _without_router_loss(config: transformers.PretrainedConfig) -> transformers.PretrainedConfig:

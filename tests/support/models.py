@@ -1,53 +1,31 @@
-"""Tiny models of every family, drawn so that a leak between documents shows."""
+"""Tiny models of every family, documents, and what the tests compare of them."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import torch
-import transformers
 
-FAMILIES = json.loads((Path(__file__).parent.parent / "families.json").read_text())
+from replacements.packing import measuring
+from replacements.packing.weights import redraw
+from tools.tiny_models import FAMILIES, exists, gradients, relative_error, summed_loss, tiny_model
+
+__all__ = [
+    "FAMILIES",
+    "families",
+    "gradients",
+    "log_probs",
+    "log_probs_apart",
+    "packed_row",
+    "redraw",
+    "relative_error",
+    "summed_loss",
+    "tiny_model",
+    "token_documents",
+]
 
 
 def families() -> list[str]:
     """Names of the families that the installed transformers has."""
-    return [name for name, row in FAMILIES.items() if hasattr(transformers, row["model_class"])]
-
-
-def tiny_model(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> torch.nn.Module:
-    """A model of one family from its tiny config, with weights under which its state lives long."""
-    row = FAMILIES[name]
-    model = None
-    for variant in row["variants_to_try"]:
-        try:
-            config = getattr(transformers, row["config_class"])(**{**row["config"], **variant, **changes})
-            model = getattr(transformers, row["model_class"])(config)
-            break
-        except (TypeError, ValueError, KeyError) as error:
-            failure = error
-    if model is None:
-        raise failure
-    return redraw(model, seed).to(dtype)
-
-
-def redraw(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    """Draws weights at 1/sqrt(fan_in) and slows decay: with default weights a leak drowns in rounding."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            leaf = name.rsplit(".", 1)[-1]
-            if leaf in ("A_log", "A"):
-                parameter.fill_(-3.0)
-            elif leaf == "dt_bias":
-                parameter.fill_(-1.0)
-            elif parameter.ndim >= 2:
-                fan_in = parameter[0].numel()
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
-            elif "bias" in leaf:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model.eval()
+    return [name for name in FAMILIES if exists(name)]
 
 
 def token_documents(lengths: list[int], vocab: int = 128, seed: int = 0) -> list[torch.Tensor]:
@@ -61,14 +39,8 @@ def packed_row(documents: list[torch.Tensor], *, seq_idx: bool = True) -> dict[s
     labels = [document.clone() for document in documents]
     for label in labels:
         label[0] = -100
-    row = {
-        "input_ids": torch.cat(documents)[None],
-        "position_ids": torch.cat([torch.arange(len(d)) for d in documents])[None],
-        "labels": torch.cat(labels)[None],
-    }
-    if seq_idx:
-        numbers = [torch.full((len(d),), i, dtype=torch.int32) for i, d in enumerate(documents)]
-        row["seq_idx"] = torch.cat(numbers)[None]
+    row = measuring.packed_row(documents, seq_idx=seq_idx)
+    row["labels"] = torch.cat(labels)[None]
     return row
 
 
@@ -82,27 +54,3 @@ def log_probs(model: torch.nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
 def log_probs_apart(model: torch.nn.Module, documents: list[torch.Tensor]) -> torch.Tensor:
     """The same for documents run alone, one after the other, then joined."""
     return torch.cat([log_probs(model, input_ids=document[None]) for document in documents])
-
-
-def summed_loss(log_probabilities: torch.Tensor, documents: list[torch.Tensor]) -> torch.Tensor:
-    """Sum over documents of the next-token loss inside each, so that packed and apart are the same number."""
-    total, start = log_probabilities.new_zeros(()), 0
-    for document in documents:
-        rows = log_probabilities[start : start + len(document) - 1]
-        total = total - rows.gather(1, document[1:, None]).sum()
-        start += len(document)
-    return total
-
-
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The model's gradients, taken off it."""
-    taken = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
-    return taken
-
-
-def relative_error(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """Largest difference of two sets of gradients, relative to the largest expected value of each parameter."""
-    assert got.keys() == expected.keys()
-    scale = max(float(g.abs().max()) for g in expected.values())
-    return max(float((got[n] - g).abs().max()) / max(float(g.abs().max()), 1e-3 * scale) for n, g in expected.items())

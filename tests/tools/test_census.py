@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from replacements.packing import dispatch
 from replacements.packing.families import GATED_DELTA
 from replacements.packing.verdict import PACK
-from tools import census, census_measure
+from tools import census, census_measure, tiny_models
 from tools.census_measure import Row
 
 runner = CliRunner()
@@ -42,12 +42,12 @@ def test_a_family_that_is_padded(rows):
 
 def test_a_family_of_another_release(rows, monkeypatch):
     monkeypatch.delattr(transformers, "MiniMaxForCausalLM", raising=False)
-    monkeypatch.setitem(census_measure.FAMILIES["minimax"], "model_class", "NoSuchModel")
+    monkeypatch.setitem(tiny_models.FAMILIES["minimax"], "model_class", "NoSuchModel")
     assert {row.result for row in rows("minimax")} == {"absent"}
 
 
 def test_a_family_that_no_variant_builds(rows, monkeypatch):
-    monkeypatch.setitem(census_measure.FAMILIES["minimax"], "variants_to_try", [{"num_attention_heads": "many"}])
+    monkeypatch.setitem(tiny_models.FAMILIES["minimax"], "variants_to_try", [{"num_attention_heads": "many"}])
     taken = rows("minimax")
     assert {row.result for row in taken} == {"not built"}
     assert taken[0].detail
@@ -87,7 +87,7 @@ def test_json_and_files(tmp_path):
 
 
 def test_what_was_not_measured_stays_in_the_files(tmp_path):
-    first, second = sorted(("lfm2", "rwkv"), key=list(census_measure.FAMILIES).index)
+    first, second = sorted(("lfm2", "rwkv"), key=list(tiny_models.FAMILIES).index)
 
     def rows(family, release, result):
         return [Row(family, release, *cell, result, log_probs=1.0) for cell in census.CELLS]

@@ -1,7 +1,7 @@
 """`patcher check`: is this model safe to pack here, on this TRL, this transformers and these kernels?
 
 `source.py` finds the model a user names, `small.py` builds a small one of the same architecture where there are no
-weights (`sizes.py`, `depth.py`, `weights.py`), `rows.py` and `kinds.py` run it, `speed.py` looks at the kernels, and
+weights (`sizes.py`, `depth.py`), `rows.py` and `kinds.py` run it, `speed.py` looks at the kernels, and
 `report.py` is the answer.
 """
 

@@ -125,7 +125,7 @@ def _examined(subject: _Subject) -> Report:
         backends=tuple(used),
         install=tuple(install),
         device=device,
-        versions={name: package_version(name) or "not installed" for name in ("torch", "transformers", "trl")},
+        versions=_versions(),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -168,3 +168,7 @@ def _kinds(
 
 def _count(layers: list[nn.Module]) -> Counter[str]:
     return Counter(type(part).__name__ for layer in layers for part in layer.modules())
+
+
+def _versions() -> dict[str, str]:
+    return {name: package_version(name) or "not installed" for name in ("torch", "transformers", "trl")}

@@ -21,7 +21,7 @@ _GROUPS = (
 
 def device() -> torch.device:
     """Where a model that is named is run."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def free() -> float:

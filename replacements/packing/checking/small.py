@@ -14,9 +14,9 @@ from torch import nn
 from replacements.packing.checking import depth, sizes
 from replacements.packing.checking.configs import named_class
 from replacements.packing.checking.errors import CannotCheckError
-from replacements.packing.checking.weights import redraw
 from replacements.packing.texts import one_line
 from replacements.packing.verdict import logger
+from replacements.packing.weights import redraw
 
 Build = Callable[[Any], nn.Module]
 
@@ -153,7 +153,7 @@ def _built(config: Any, factor: int, build: Build) -> Small:
 
 def _run(config: Any, fields: dict[str, Any], build: Build) -> nn.Module:
     """A model of these fields that has run a row; an encoder-decoder is never packed, and needs not run."""
-    model = redraw(_with_weights(config, fields, build)).eval()
+    model = redraw(_with_weights(config, fields, build))
     if getattr(model.config, "is_encoder_decoder", False):
         return model
     row = {"input_ids": torch.arange(8)[None], "use_cache": False}

@@ -20,6 +20,9 @@ def redraw(model: nn.Module, seed: int = 0) -> nn.Module:
     Args:
         model: Changed in place. Parameters with one value per channel (norms) are left alone.
         seed: Of the weights; the global random state is not touched.
+
+    Returns:
+        The model, in eval mode.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -30,8 +33,10 @@ def redraw(model: nn.Module, seed: int = 0) -> nn.Module:
             elif leaf == "dt_bias":
                 parameter.fill_(_STEP_BIAS)
             elif parameter.ndim >= 2:
-                drawn = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(drawn * parameter.shape[-1] ** -0.5)
+                # Of experts in one tensor that is more than what a token meets: where rounding sends a token to another
+                # expert, little changes.
+                fan_in = parameter[0].numel()
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
             elif "bias" in leaf:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model
+    return model.eval()
