@@ -178,7 +178,9 @@ def _kept(attention_mask: np.ndarray | None, rows: int, length: int) -> np.ndarr
 
 def _starts_of(breaks: np.ndarray) -> np.ndarray:
     """Flat indices at which a row starts or has a break, given as `[B, T - 1]` for all tokens but the first."""
-    return np.flatnonzero(np.pad(breaks, ((0, 0), (1, 0)), constant_values=True))
+    starts = np.ones((breaks.shape[0], breaks.shape[1] + 1), bool)
+    starts[:, 1:] = breaks
+    return np.flatnonzero(starts)
 
 
 def _starts_of_cumulative(cumulative: np.ndarray, rows: int, length: int, name: str) -> np.ndarray:

@@ -107,7 +107,7 @@ class Runtime:
         segments, agree = self._documents(module, kwargs, rows, length)
         self.reach_kernels()
         if torch.is_grad_enabled() and not self._inside():  # else nothing recomputes, or the outer door has done it
-            bind_checkpoints(self.model.modules())
+            bind_checkpoints(self.model)
         enter(Scope(self, module, segments, rows, length))
         kwargs = {name: value for name, value in kwargs.items() if name not in _CONSUMED}
         if segments is not None:
