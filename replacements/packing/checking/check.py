@@ -20,6 +20,7 @@ from replacements.packing.checking.speed import backends_of
 from replacements.packing.families import SEQ_IDX
 from replacements.packing.guard import judge
 from replacements.packing.measuring import largest_difference, log_probs, packed_row, undisturbed
+from replacements.packing.probe import why_not
 from replacements.packing.rules import judge_by_probe, judge_encoder_decoder, judge_mixers
 from replacements.packing.situation import Situation, unwrapped
 from replacements.packing.structure import Anatomy
@@ -88,10 +89,13 @@ def _named(reference: str | os.PathLike[str], weights: bool, trust_remote_code: 
         needed, free = _ROOM * found.bytes_of_weights, memory.free()
         if needed <= free:
             model = found.load(trust_remote_code)
-            layers = decoder_layers(model)
-            return _Subject(model, found.name, "its own", len(layers), _count(layers))
-        sizes = f"they need {memory.in_words(needed)}, and {memory.in_words(free)} are free on {memory.device()}"
-        notes = (f"The weights were not loaded ({sizes}): a small random model stands for them.",)
+            why = why_not(model)
+            if not why:
+                layers = decoder_layers(model)
+                return _Subject(model, found.name, "its own", len(layers), _count(layers))
+        else:
+            why = f"they need {memory.in_words(needed)}, and {memory.in_words(free)} are free on {memory.device()}"
+        notes = (f"A small random model stands for the weights: {why}.",)
     small = small_model(found.config, trust_remote_code)
     notes = (*notes, *filter(None, [small.note]))
     return _Subject(small.model.to(memory.device()), found.name, "random, small", small.layers, small.modules, notes)
@@ -102,14 +106,17 @@ def _examined(subject: _Subject) -> Report:
     verdict = judged(model)
     notes = list(subject.notes)
     stock_nats = patched_nats = stock = patched = None
-    with undisturbed(model), torch.no_grad():
-        if verdict.reason is not Reason.ENCODER_DECODER:
+    reason = why_not(model)
+    if reason:
+        notes.append(f"The model was not run: {reason}.")
+    elif verdict.reason is not Reason.ENCODER_DECODER:
+        with undisturbed(model), torch.no_grad():
             with rows.stock(model):
                 stock_nats, stock = _measured(model, notes, seq_idx=False)
-        # A model that is padded for a leak is measured as well: the leak is what the table is to show.
-        if verdict.action == "pack" or verdict.reason in (Reason.LEAK, Reason.PROBE_FAILED):
-            with rows.patched(model):
-                patched_nats, patched = _measured(model, notes, seq_idx=True)
+            # A model that is padded for a leak is measured as well: the leak is what the table is to show.
+            if verdict.action == "pack" or verdict.reason in (Reason.LEAK, Reason.PROBE_FAILED):
+                with rows.patched(model):
+                    patched_nats, patched = _measured(model, notes, seq_idx=True)
     ops = {type(part).__name__: mixer.ops for part, mixer in Anatomy.of(model).mixers.items()}
     device = next(model.parameters()).device.type
     used, install = backends_of(dict.fromkeys(op for each in ops.values() for op in each if op != SEQ_IDX), device)

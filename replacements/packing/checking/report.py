@@ -90,6 +90,8 @@ class Report:
         """The verdict in words."""
         if not self.packs:
             return f"Trains padded [{self.verdict.reason.code}]: {self.verdict.sentence}"
+        if self.patched is None:
+            return f"Would be packed, but that {self.built} keeps the documents of a row apart was not tried."
         leaking = [kind for kind in self.kinds if kind.isolated[0] is False]
         if not leaking:
             return f"Safe to pack: {self.built} keeps the documents of a row apart, with the patch and without it."

@@ -13,6 +13,7 @@ from patcher._log import logger
 from replacements.packing.checking import judged, memory, rows, source
 from replacements.packing.checking.errors import CannotCheckError
 from replacements.packing.measuring import coarsest_epsilon, undisturbed
+from replacements.packing.probe import why_not
 from replacements.packing.situation import unwrapped
 from replacements.packing.texts import one_line
 from replacements.packing.verification.documents import encode
@@ -59,6 +60,11 @@ def verify(
             name, model = os.fspath(model), _load(model, trust_remote_code, gradients)
         else:
             name = type(unwrapped(model)).__name__
+        reason = why_not(model)
+        if reason:
+            raise CannotCheckError(
+                f"{name} cannot be run by itself: {reason}", "the model as it is saved, on one device"
+            )
         encoded = [encode(document, tokenizer)[:max_length] for document in documents]
         encoded = [document for document in encoded if document]
         if not encoded:

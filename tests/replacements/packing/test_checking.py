@@ -111,6 +111,20 @@ def test_attention_alone_needs_no_patch():
     assert [kind.isolated for kind in report.kinds] == [(True, True)]
 
 
+def test_a_model_that_cannot_be_run_is_not_called_safe():
+    report = check(tiny_model("qwen3_5").to("meta"))
+    assert report.stock is report.patched is None
+    assert "was not tried" in report.sentence
+    assert report.notes == ("The model was not run: its weights are on the meta device.",)
+
+
+def test_weights_that_a_forward_would_repack_are_not_run():
+    model = tiny_model("qwen3_5")
+    next(model.parameters()).quant_state = object()
+    model.register_forward_pre_hook(lambda module, args: pytest.fail("it ran"))
+    assert "repacked" in check(model).notes[0]
+
+
 def test_an_encoder_decoder():
     assert check(tiny_encoder_decoder()).to_dict()["reason"] == "encoder-decoder"
 
@@ -188,9 +202,17 @@ def test_weights_that_do_not_fit_are_not_loaded(hub, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: size)
     report = check("some/model")
     assert report.weights == "random, small"
-    assert "were not loaded (they need" in report.notes[0]
+    assert "stands for the weights: they need" in report.notes[0]
     monkeypatch.setattr(memory, "free", lambda: 1.2 * size)
     assert check("some/model").weights == "its own"
+
+
+def test_weights_that_cannot_be_run_are_stood_for(tmp_path, monkeypatch):
+    tiny_model("qwen3_5").save_pretrained(tmp_path)
+    monkeypatch.setattr(source.Source, "load", lambda self, trust_remote_code: tiny_model("qwen3_5").to("meta"))
+    report = check(tmp_path)
+    assert report.patched == 0
+    assert "stands for the weights: its weights are on the meta device" in report.notes[0]
 
 
 def test_a_container_ends_before_the_memory_of_its_host(tmp_path, monkeypatch):

@@ -133,6 +133,11 @@ def test_without_weights(tmp_path):
         verify(tmp_path, DOCUMENTS)
 
 
+def test_a_model_that_cannot_be_run():
+    with pytest.raises(CannotCheckError, match="cannot be run by itself: its weights are on the meta device"):
+        verify(tiny_model("qwen3_5").to("meta"), DOCUMENTS)
+
+
 def test_a_model_that_does_not_fit_is_not_loaded(tmp_path, monkeypatch):
     tiny_model("qwen3_5").save_pretrained(tmp_path)
     size = (tmp_path / "model.safetensors").stat().st_size
