@@ -47,13 +47,15 @@ def find_documents(kwargs: Mapping[str, Any], rows: int, length: int) -> tuple[S
     kept = _kept(said.get("attention_mask"), rows, length)
     restarts = None if planes is None else _restarts(planes, kept)
     name, starts = _explicit_starts(said, rows, length)
-    if starts is None:
-        starts = restarts
-    elif restarts is not None:
+    if starts is None or (restarts is not None and np.array_equal(starts, restarts)):
+        starts, agree = restarts, True
+    elif restarts is None:
+        agree = False
+    else:
         _check_positions(planes[0], kept, restarts, starts, name)
+        agree = bool(np.isin(starts, restarts, assume_unique=True).all())
     if starts is None or len(starts) == rows:
         return None, True
-    agree = restarts is not None and bool(np.isin(starts, restarts, assume_unique=True).all())
     return Segments(np.diff(starts, append=rows * length), rows=rows), agree
 
 
@@ -88,7 +90,8 @@ def _fetch(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     if not tensors:
         return []
     device = tensors[0].device
-    joined = torch.cat([tensor.detach().to(device, torch.int64).flatten() for tensor in tensors]).cpu().numpy()
+    # In 32 bits, which hold every offset that `Segments` takes: the copy is what the forward waits for.
+    joined = torch.cat([tensor.detach().to(device, torch.int32).flatten() for tensor in tensors]).cpu().numpy()
     parts = np.split(joined, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
     return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 

@@ -42,7 +42,7 @@ def delta_rule(
         output_final_state=False,
         **_boundaries(kernel, segments, v.device),
     )
-    return out.view(v.shape)
+    return out if out.shape == v.shape else out.view(v.shape)  # a view of every layer is a node of the graph
 
 
 def _boundaries(kernel: Callable[..., Any], segments: Segments, device: torch.device) -> dict[str, torch.Tensor]:

@@ -64,7 +64,7 @@ def accelerated(
     op: str, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any] = _NO_HINTS
 ) -> torch.Tensor | None:
     """Run `op` by the first backend that can; None where there is none."""
-    backend = choose(op, arguments, segments, hints)
+    backend = _choose(op, arguments, segments, hints)
     return None if backend is None else backend.call(backend.kernel, arguments, segments, hints)
 
 
@@ -73,9 +73,13 @@ def choose(
     op: str, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any] = _NO_HINTS
 ) -> Backend | None:
     """The first backend of `op` that works for calls like this one, or None."""
-    if _device(arguments).type in table.NEVER_ON:
-        return None
+    return _choose(op, arguments, segments, hints)
+
+
+def _choose(op: str, arguments: Mapping[str, Any], segments: Segments, hints: Mapping[str, Any]) -> Backend | None:
     key = samples.signature(op, arguments)
+    if key[-1].type in table.NEVER_ON:
+        return None
     if key not in _chosen:
         with _lock:
             if key not in _chosen:
