@@ -82,8 +82,26 @@ def families(census: Rows | None) -> str:
         "",
         *table(("family", *releases), _measured(census, releases)),
         "",
+        *_different(census),
     ]
     return "\n".join(lines)
+
+
+def _different(census: Rows) -> Iterator[str]:
+    """What *packs, differs* means, and where it stands in the table."""
+    named: dict[str, set[str]] = {}
+    for row in census:
+        if row["result"] == "differs" and row["patched"]:
+            named.setdefault(row["family"], set()).add(row["transformers"])
+    if not named:
+        return
+    where = "; ".join(f"{family} in {', '.join(sorted(found, key=_order))}" for family, found in named.items())
+    yield f"*packs, differs*: {where}. There no document moves another, and still a packed document is not what"
+    yield "the release makes of it alone, because what it makes of it alone is not causal: the tokens that follow a"
+    yield "document change it, packed or not, patched or not. Its torch code sums the decays between chunks over the"
+    yield "chunk that is entered instead of the one that is left, and so scales a state by decays of tokens that come"
+    yield "after it. Packed rows run the recurrence as published, as kernels and later releases do."
+    yield ""
 
 
 def _known(family: Family) -> tuple[str, str, str]:

@@ -31,6 +31,14 @@ def test_a_leak_with_the_patch_is_not_hidden():
     assert "| bamba | leaks → **leaks** |" in docs_tables.families(census)
 
 
+def test_a_document_that_is_not_what_stock_makes_of_it_is_explained():
+    census = [row("zamba2", release, True, "differs") for release in ("5.14.1", "5.9.0")]
+    page = docs_tables.families(census + [row("bamba", "5.9.0", True, "isolated")])
+    assert "*packs, differs*: zamba2 in 5.9.0, 5.14.1." in page
+    assert "not causal" in page
+    assert "not causal" not in docs_tables.families([row("bamba", "5.9.0", True, "isolated")])
+
+
 def test_lanes_that_fail_say_why():
     lane = {
         "lane": "trl-1.0.0-tf-5.2.0",
