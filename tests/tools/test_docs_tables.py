@@ -33,7 +33,7 @@ def test_a_leak_with_the_patch_is_not_hidden():
 
 def test_a_document_that_is_not_what_stock_makes_of_it_is_explained():
     census = [row("zamba2", release, True, "differs") for release in ("5.14.1", "5.9.0")]
-    page = docs_tables.families(census + [row("bamba", "5.9.0", True, "isolated")])
+    page = docs_tables.families([*census, row("bamba", "5.9.0", True, "isolated")])
     assert "*packs, differs*: zamba2 in 5.9.0, 5.14.1." in page
     assert "not causal" in page
     assert "not causal" not in docs_tables.families([row("bamba", "5.9.0", True, "isolated")])
