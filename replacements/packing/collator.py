@@ -111,12 +111,12 @@ def complete(collator: Any, examples: list[dict[str, Any]], batch: dict[str, Any
 
 
 def _refuse_several_documents(examples: list[dict[str, Any]]) -> None:
-    for lengths in (example.get("seq_lengths") for example in examples):
-        if isinstance(lengths, list) and len(lengths) > 1:
+    for documents in (np.asarray(example.get("seq_lengths")).size for example in examples):  # a list, array or tensor
+        if documents > 1:
             raise BoundaryError(
-                f"A row of the stream holds {len(lengths)} documents (`seq_lengths`), and the trainer was built for "
-                "rows of one. Give the stream its features, so that its rows are known to be packed, or pass the "
-                "documents as rows of their own."
+                f"A row holds {documents} documents (`seq_lengths`), and the trainer was built for rows of one. "
+                "Build it with such rows (a stream with its features, so that they are known to be packed), or pass "
+                "the documents as rows of their own."
             )
 
 

@@ -30,6 +30,7 @@ class Family:
         native: Class names of further mixers that keep documents apart themselves, given `seq_idx`.
         blind_mask: Whether the model builds its attention mask without looking at `position_ids`, so that the call
             has to be given them.
+        row_scaled: Option of the config that scales attention by the place in the row; no document is then itself.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Family:
     ops: tuple[str, ...]
     native: tuple[str, ...] = ()
     blind_mask: bool = False
+    row_scaled: str = ""
 
     @property
     def module(self) -> str:
@@ -69,7 +71,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("lfm3", ("Lfm3ShortConv",), (CONV,)),
     # Its RG-LRU resets wherever a position is 0; only the convolution in front of it does not.
     Family("recurrent_gemma", ("RecurrentGemmaRecurrentBlock",), (CONV,)),
-    Family("inkling", ("InklingShortConvolution",), (CONV,)),
+    Family("inkling", ("InklingShortConvolution",), (CONV,), row_scaled="log_scaling_n_floor"),
     Family("inkling2", ("Inkling2ShortConvolution",), (CONV,), native=("Inkling2DynamicShortConvolution",)),
     Family(
         "inkling2_loop", ("Inkling2LoopShortConvolution",), (CONV,), native=("Inkling2LoopDynamicShortConvolution",)

@@ -105,6 +105,10 @@ def judge_mixers(facts: Situation) -> Verdict | None:
         return Verdict.against(Reason.UNSUPPORTED_MIXER, model=facts.model_name, detail=detail)
     if anatomy.mixers and not settings.hybrid_packing():
         return Verdict.against(Reason.SWITCHED_OFF, model=facts.model_name)
+    config = unwrapped(facts.model).config.get_text_config()
+    for option in {mixer.family.row_scaled for mixer in anatomy.mixers.values()} - {""}:
+        if getattr(config, option, None) is not None:
+            return Verdict.against(Reason.ROW_SCALED, model=facts.model_name, detail=option)
     missing = dispatch.unreachable(anatomy.mixers)
     if missing:
         return Verdict.against(Reason.NO_DISPATCH, model=facts.model_name, detail=_listed(missing))

@@ -8,7 +8,7 @@ the outer forward call it directly. Whichever is entered first opens a scope, an
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,15 +24,21 @@ from replacements.packing.arguments import (
     show_text_plane,
     uses_flash_attention,
 )
-from replacements.packing.boundaries import BoundaryError, find_documents, segments_to_seq_idx
+from replacements.packing.boundaries import CACHES, EXPLICIT, BoundaryError, find_documents, segments_to_seq_idx
 from replacements.packing.current import Scope, current, enter, leave
 from replacements.packing.families import CONV, SEQ_IDX
 from replacements.packing.handshake import check_handshake
 from replacements.packing.recompute import bind_checkpoints, release_checkpoints
 from replacements.packing.structure import Anatomy
+from replacements.packing.tripwire import allow_documents, refuse_documents
 
 _ATTRIBUTE = "_patcher_runtime"
 _attached: weakref.WeakSet[Runtime] = weakref.WeakSet()
+_TAKEN_BACK = (
+    "A row of several documents reached a model whose trainer was built for packing, and `patcher.uninstall()` took "
+    "back what kept its documents apart. Call `patcher.install()` and build the trainer again, or build it with "
+    "`packing=False, padding_free=False`."
+)
 #: What travels in a batch for the doors alone; no model below them needs it.
 _CONSUMED = ("seq_idx", "packed_seq_lengths", "cu_seqlens")
 
@@ -46,7 +52,8 @@ class Runtime:
         mixers: Every recurrent mixer.
         packed_forwards: How many forwards held more than one document.
         checks: Whether every packed forward is held to the handshake; off only to look at a leak.
-        watch: Called with the arguments of each forward whose rows are single documents; may raise.
+        watch: Called with the arguments that the outermost door is given of rows of single documents; may raise. Its
+            `trainer` is a weak reference to the trainer that packs.
     """
 
     def __init__(self, model: nn.Module):
@@ -56,7 +63,7 @@ class Runtime:
         self.mixers = anatomy.mixers
         self.packed_forwards = 0
         self.checks = True
-        self.watch: Callable[[Mapping[str, Any]], None] | None = None
+        self.watch: Any = None
         self._handles: list[Any] = []
         self._wrapped = False
         self._register()
@@ -104,7 +111,7 @@ class Runtime:
             )
         args, kwargs = by_name(module, args, kwargs)
         rows, length = shape_of(args, kwargs)
-        segments, agree = self._documents(module, kwargs, rows, length)
+        segments, agree = (None, True) if self._continues(kwargs) else self._documents(module, kwargs, rows, length)
         self.reach_kernels()
         if torch.is_grad_enabled() and not self._inside():  # else nothing recomputes, or the outer door has done it
             bind_checkpoints(self.model)
@@ -118,6 +125,13 @@ class Runtime:
                     expand_for_flash_attention(kwargs, segments)
         return args, kwargs
 
+    def _continues(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call goes on from a cache, as generation does: left padding makes its positions look packed."""
+        if torch.is_grad_enabled() or all(kwargs.get(name) is None for name in CACHES):
+            return False
+        # Continuous batching of attention alone says where its requests start, and keeps them apart in the cache.
+        return not self.mixers or all(kwargs.get(name) is None for name in EXPLICIT)
+
     def _inside(self) -> bool:
         """Whether a forward of this model is running already."""
         above = current()
@@ -129,7 +143,7 @@ class Runtime:
         inherits = above is not None and above.owner is self and door is not above.door and above.segments is not None
         if not inherits or any(kwargs.get(name) is not None for name in _CONSUMED):
             segments, agree = find_documents(kwargs, rows, length)
-            if segments is None and self.watch is not None:
+            if segments is None and self.watch is not None and not self._inside():
                 self.watch(kwargs)
             return segments, agree
         if (rows, length) != (above.rows, above.length):
@@ -193,6 +207,7 @@ def attach(model: nn.Module) -> Runtime:
     if runtime is None:
         for inner in filter(None, map(runtime_of, model.modules())):
             inner.detach()  # of a trainer before the model was wrapped (PEFT): both would open and close one door
+        allow_documents(model)
         runtime = Runtime(model)
         runtime.reach_kernels()
         # Past nn.Module.__setattr__: the runtime holds modules, and must not be taken for a submodule.
@@ -201,9 +216,14 @@ def attach(model: nn.Module) -> Runtime:
 
 
 def detach_all() -> None:
-    """Takes the runtime off every model and unwraps every dispatch point."""
+    """Takes the runtime off every model and unwraps every dispatch point.
+
+    A trainer that lives on goes on packing: its recurrent model refuses the rows from here on.
+    """
     for runtime in list(_attached):
         runtime.detach()
+        if runtime.mixers and runtime.watch is not None and runtime.watch.trainer() is not None:
+            refuse_documents(runtime.model, _TAKEN_BACK)
     dispatch.unwrap_all()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Column in which rows that are packed already keep the lengths of their documents.
 _LENGTHS = "seq_lengths"
+#: Methods by which a collator makes a batch.
+_COLLATES = ("torch_call", "__call__")
 #: Collators of other libraries that join the examples of a batch into one row.
 _FLATTENING_COLLATORS = ("DataCollatorWithFlattening",)
 
@@ -36,7 +39,7 @@ class Situation:
             return True
         if (self.args.packing or getattr(self.args, "eval_packing", None)) and not self.wrapped:
             return True
-        return self.own_collator is None and self.packed_beforehand
+        return (self.own_collator is None or _is_trls(self.data_collator)) and self.packed_beforehand
 
     @property
     def wrapped(self) -> bool:
@@ -101,11 +104,35 @@ class Situation:
 
 
 def completes(collator: Any) -> bool:
-    """Whether a collator is TRL's, whose batches can be completed; none given is TRL's too."""
-    return collator is None or any(
-        cls.__name__ == "DataCollatorForLanguageModeling" and cls.__module__.startswith("trl.")
-        for cls in type(collator).__mro__
+    """Whether a collator is TRL's, whose batches can be completed; none given is TRL's too.
+
+    A subclass is TRL's if what it overrides calls what it overrides: else no batch comes by to be completed.
+    """
+    if collator is None:
+        return True
+    lineage = type(collator).__mro__
+    own = [vars(cls)[name] for cls in lineage[: _below_trls(lineage)] for name in _COLLATES if name in vars(cls)]
+    return _is_trls(collator) and all(_names(method) & {*_COLLATES} for method in own)
+
+
+def _is_trls(collator: Any) -> bool:
+    """Whether a collator is TRL's or derives from it."""
+    return _below_trls(type(collator).__mro__) < len(type(collator).__mro__)
+
+
+def _below_trls(lineage: tuple[type, ...]) -> int:
+    """How many classes stand before TRL's collator; all of them where it is not among them."""
+    trls = (
+        place
+        for place, cls in enumerate(lineage)
+        if cls.__name__ == "DataCollatorForLanguageModeling" and cls.__module__.startswith("trl.")
     )
+    return next(trls, len(lineage))
+
+
+def _names(method: Any) -> set[str]:
+    """The attribute names that a method refers to; a wrapper counts as what it wraps."""
+    return set(getattr(getattr(inspect.unwrap(method), "__code__", None), "co_names", _COLLATES))
 
 
 def columns_of(dataset: Any) -> list[str] | None:

@@ -7,16 +7,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
+from replacements.packing import dispatch, settings
+from replacements.packing.arguments import shape_of
 from replacements.packing.boundaries import EXPLICIT
 from replacements.packing.collator import refuse_packed_rows, request_boundaries
 from replacements.packing.reporting import report
 from replacements.packing.runtime import attach
-from replacements.packing.situation import columns_of, completes
+from replacements.packing.situation import completes
+from replacements.packing.structure import Anatomy
+from replacements.packing.tripwire import refuse_documents
+
+_LOST = (
+    "A row of a trainer that packs reached the model without `position_ids` and `seq_idx`, which its collator always "
+    "emits: something between the two lost them (a data loader, `_prepare_dataset` or `compute_loss` of your own). "
+    "Pass all of the batch on to the model; if the row is one document, pass its `position_ids`."
+)
+_CANNOT = (
+    "The data collator says that a row holds several documents, and this model cannot keep them apart here; "
+    "`patcher check` says why. Pass each document as a row of its own."
+)
 
 
 class CollatorReplacedError(RuntimeError):
     """The collator that was to say where documents start is no longer the trainer's."""
+
+
+class BoundariesLostError(RuntimeError):
+    """A row that may hold several documents no longer says where they start."""
 
 
 def prepare(trainer: Any) -> None:
@@ -30,9 +49,22 @@ def prepare(trainer: Any) -> None:
         if ours:
             request_boundaries(trainer.data_collator)
             runtime.watch = _Watch(trainer)
-    elif verdict.action == "leave" and ours and columns_of(trainer.train_dataset) is None:
+    elif verdict.action == "leave" and not ours:
+        _stand_by(trainer.model)
+    elif verdict.action == "leave" and not (trainer.args.packing or getattr(trainer.args, "eval_packing", None)):
         refuse_packed_rows(trainer.data_collator)
     report(trainer, verdict)
+
+
+def _stand_by(model: nn.Module) -> None:
+    """A collator of the user's own may say where documents start, now or later: a hybrid must not join them."""
+    anatomy = Anatomy.of(model)
+    if not (anatomy.mixers or anatomy.unknown):
+        return
+    if anatomy.unknown or dispatch.unreachable(anatomy.mixers) or not settings.hybrid_packing():
+        refuse_documents(model, _CANNOT)
+    else:
+        attach(model)
 
 
 class _Watch:
@@ -48,12 +80,18 @@ class _Watch:
         return type(None), ()
 
     def __call__(self, kwargs: Mapping[str, Any]) -> None:
-        """Raises if the collator of the trainer was replaced by one that says nothing of documents."""
+        """Raises if the collator was replaced by one that says nothing of documents, or what it said got lost."""
         built = self.trainer()
         says = any(kwargs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
-        if says or built is None or built.data_collator is self.collator():
+        if says or built is None or not (torch.is_grad_enabled() or kwargs.get("labels") is not None):
             return
-        if torch.is_grad_enabled() or kwargs.get("labels") is not None:
+        collator = self.collator()
+        if built.data_collator is collator:
+            # Without labels it may be a forward of the user's own, on a document alone.
+            labelled = kwargs.get("labels") is not None and kwargs.get("attention_mask") is None
+            if labelled and collator.padding_free and shape_of((), kwargs)[0] == 1:
+                raise BoundariesLostError(_LOST)
+        else:
             raise CollatorReplacedError(
                 f"`trainer.data_collator` was replaced by {type(built.data_collator).__name__} after the trainer was "
                 "built for packing, and its batches do not say where documents start. Pass the collator to the "

@@ -63,6 +63,10 @@ class Reason(Enum):
         "only and the boundaries no longer fit. Use an adapter of the weights, such as LoRA, to pack."
     )
     SWITCHED_OFF = "`PATCHER_HYBRID_PACKING=0` turns packing off for hybrid models ({model}). Unset it to pack."
+    ROW_SCALED = (
+        "{model} scales attention by the place of a token in the row (`{detail}` of its config), so that a document is "
+        "not itself behind another. Leave `packing` and `padding_free` off."
+    )
     PREPARED_TWICE = (
         "The rows of the dataset are packed already (column `seq_lengths`), and TRL would prepare them again: it takes "
         "a row for a document, and truncates it without its lengths. Pass "
