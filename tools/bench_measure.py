@@ -30,12 +30,14 @@ class Figures:
         backward: Seconds.
         memory: Bytes allocated at the peak of a forward and backward, over those before it.
         turns: How many were taken.
+        once: Whether it was one because the step is slow.
     """
 
     forward: float
     backward: float
     memory: int
     turns: int
+    once: bool
 
     @property
     def total(self) -> float:
@@ -73,11 +75,12 @@ def measure(
                 continue
             with around[name]():
                 times[name].append(_timed(step, device))
-    return {name: _figures(taken, memory[name]) for name, taken in times.items()}
+    return {name: _figures(taken, memory[name], once) for name, taken in times.items()}
 
 
-def _figures(taken: list[tuple[float, float]], memory: int) -> Figures:
-    return Figures(statistics.median(f for f, _ in taken), statistics.median(b for _, b in taken), memory, len(taken))
+def _figures(taken: list[tuple[float, float]], memory: int, once: float) -> Figures:
+    forward, backward = (statistics.median(part) for part in zip(*taken, strict=True))
+    return Figures(forward, backward, memory, len(taken), sum(taken[0]) > once)
 
 
 def _timed(step: Step, device: torch.device) -> tuple[float, float]:

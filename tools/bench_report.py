@@ -46,7 +46,7 @@ def compared(title: str, measured: dict[str, dict[str, Figures]], base: str, not
         note=note or f"Ratios are to “{base}”: below 1 is faster or smaller.",
     )
     for group, ways in measured.items():
-        reference = ways.get(base)
+        reference = next((figures for way, figures in ways.items() if f"{way}, ".startswith(f"{base}, ")), None)
         report.rows += [_row(group, way, figures, reference) for way, figures in ways.items()]
     return report
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,14 +73,31 @@ def test_what_is_slow_takes_one_turn_on_a_cpu(monkeypatch):
     assert len(taken) == 2  # the second for the memory
 
 
-def test_the_fallback_is_taken_once_for_all_documents_where_it_is_slow(monkeypatch):
-    monkeypatch.setitem(bench_measure._ONCE, "cpu", 0.0)
+def test_the_fallback_is_taken_once_where_it_is_slow_on_the_whole_row(monkeypatch):
     ran = bench.Bench(CPU, torch.float32, 2, 8, 64, [2, 4], ["causal_conv1d"], repeats=2)
+    slow_from = 64
+    operations = bench.Bench.operations
+
+    def slow(self, op, tokens, count, **kwargs):
+        found = operations(self, op, tokens, count, **kwargs)
+        return {n: replace(f, once=n == STOCK and tokens >= slow_from) for n, f in found.items()}
+
+    monkeypatch.setattr(bench.Bench, "operations", slow)
     bench.ops(ran)
     first, second = (ran.figures["ops"][f"causal_conv1d, {count} documents"] for count in (2, 4))
     assert first[STOCK] == second[STOCK]
     assert first[OURS] != second[OURS]
     assert APART in ran.figures["apart"]["causal_conv1d, 2 documents"]
+
+
+def test_a_fallback_that_is_slow_on_a_short_row_is_not_taken_on_the_whole(monkeypatch):
+    monkeypatch.setitem(bench_measure._ONCE, "cpu", 0.0)
+    ran = bench.Bench(CPU, torch.float32, 2, 8, 64, [2], ["causal_conv1d"], repeats=2)
+    bench.ops(ran)
+    group = ran.figures["ops"]["causal_conv1d, 2 documents"]
+    assert set(group) == {f"{STOCK}, 8 tokens", OURS}
+    ours = group[OURS]["forward"] / group[f"{STOCK}, 8 tokens"]["forward"]
+    assert f"{ours:.3f}" in ran.reports[0].markdown()
 
 
 def test_kernels_by_hand_are_measured_twice_and_ours_is_warm(monkeypatch):
