@@ -34,6 +34,8 @@ class Settings:
 
 def run(settings: Settings, *, plot: Path | None, as_json: bool) -> int:
     """Verify, print and draw what was found; returns the exit code."""
+    if plot is not None and not plot.parent.is_dir():
+        raise CliError(f"there is no folder {plot.parent} for the picture", "mkdir, or a folder that is there")
     upstream.hush()
     from replacements.packing.checking import CannotCheckError
 
@@ -78,6 +80,8 @@ def _tokenizer(settings: Settings) -> Any:
 
     with rows.quiet():  # the clearer error if there is no model at all
         found = source.find(settings.model, settings.trust_remote_code)
+    if found.weights is None:
+        raise CliError(f"{found.name} has no weights on this machine", f"patcher check {found.name}, which needs none")
     place = settings.tokenizer or found.weights
     try:
         return place and AutoTokenizer.from_pretrained(place, trust_remote_code=settings.trust_remote_code)

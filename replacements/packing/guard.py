@@ -28,7 +28,9 @@ def choose(trainer: Any, **situation: Any) -> Any:
 
     Raises:
         PackingRefusedError: Packing is unsafe and `PATCHER_ON_UNSAFE=raise`, or the rows cannot be trained padded.
+        SettingError: An environment variable of this package has a value that means nothing.
     """
+    settings.check()
     facts = Situation(**situation)
     verdict = judge(facts)
     trainer._patcher_verdict = verdict

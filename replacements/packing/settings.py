@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from patcher._settings import SettingError, is_on, read
 
-__all__ = ["SettingError", "hybrid_packing", "raise_when_unsafe"]
+__all__ = ["SettingError", "check", "hybrid_packing", "raise_when_unsafe"]
+
+
+def check() -> None:
+    """Reads them all, so that a wrong one is known before it is needed.
+
+    Raises:
+        SettingError: One has a value that means nothing.
+    """
+    raise_when_unsafe()
+    hybrid_packing()
 
 
 def raise_when_unsafe() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -53,7 +54,7 @@ def verify(
         progress: Called after each document with how many are done, and of how many.
 
     Raises:
-        CannotCheckError: There is no such model, or there are no documents.
+        CannotCheckError: There is no such model, or no two documents share a row.
     """
     with rows.quiet():
         if not isinstance(model, nn.Module):
@@ -65,11 +66,29 @@ def verify(
             raise CannotCheckError(
                 f"{name} cannot be run by itself: {reason}", "the model as it is saved, on one device"
             )
-        encoded = [encode(document, tokenizer)[:max_length] for document in documents]
-        encoded = [document for document in encoded if document]
-        if not encoded:
-            raise CannotCheckError("there are no documents to verify with", "a few dozen of your own")
-        return _verified(name, model, _rows(encoded, max_length), gradients, progress or (lambda done, of: None))
+        packed = _rows(_encoded(list(documents), tokenizer, max_length), max_length)
+        return _verified(name, model, packed, gradients, progress or (lambda done, of: None))
+
+
+def _encoded(documents: list[Any], tokenizer: Any, max_length: int) -> list[Sequence[int]]:
+    """The documents as token ids, those that have any; two of them share a row.
+
+    Raises:
+        CannotCheckError: No two do.
+    """
+    encoded = [encode(document, tokenizer)[:max_length] for document in documents]
+    encoded = [document for document in encoded if document]
+    if not encoded and documents and tokenizer is not None:
+        raise CannotCheckError("the tokenizer makes no token of any document", "the model's own: --tokenizer FOLDER")
+    if len(encoded) < 2:
+        raise CannotCheckError(
+            f"{len(encoded) or 'no'} document{'s' * (not encoded)} to verify with, and nothing to pack it with",
+            "a few dozen of your own",
+        )
+    if all(len(row) == 1 for row in _rows(encoded, max_length)):
+        shared = min(len(a) + len(b) for a, b in pairwise(encoded))
+        raise CannotCheckError(f"no two documents fit in a row of {max_length}", f"--max-length {shared} or more")
+    return encoded
 
 
 def _load(reference: str | os.PathLike[str], trust_remote_code: bool, gradients: bool) -> nn.Module:
@@ -117,8 +136,6 @@ def _verified(
                 found.append(_document(runner, row, (number, place), verdict.action == "pack", errors))
                 progress(len(found), total)
     notes = []
-    if all(len(row) == 1 for row in packed):
-        notes.append("No two documents share a row, so nothing was tried: raise the length of rows.")
     if gradients and not runner.trained:
         notes.append("No parameter requires gradients, so none were compared.")
     return Verification(name, verdict, tuple(found), coarsest_epsilon(model), "".join(errors[:1]), tuple(notes))

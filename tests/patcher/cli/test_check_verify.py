@@ -76,6 +76,14 @@ def test_verify_with_nothing(folder, data, tmp_path, wrong):
     assert isinstance(done.exception, CliError)
 
 
+def test_verify_without_weights_or_a_place_for_the_picture(folder, data, tmp_path):
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    done = patcher("verify", "--model", tmp_path, "--data", data)
+    assert "has no weights" in str(done.exception)
+    done = patcher("verify", "--model", folder, "--data", data, "--plot", tmp_path / "nowhere" / "p.png")
+    assert "there is no folder" in str(done.exception)
+
+
 REFUSING = """
 import socket, sys
 

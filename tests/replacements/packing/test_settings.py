@@ -1,6 +1,6 @@
 import pytest
 
-from replacements.packing.settings import SettingError, hybrid_packing, raise_when_unsafe
+from replacements.packing.settings import SettingError, check, hybrid_packing, raise_when_unsafe
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,5 @@ def test_another_value_is_an_error_that_names_the_allowed_ones(monkeypatch, read
     monkeypatch.setenv(name, "maybe")
     with pytest.raises(SettingError, match=f"{name}='maybe'.*{allowed}"):
         read()
+    with pytest.raises(SettingError, match=name):
+        check()

@@ -105,8 +105,24 @@ def test_where_a_difference_sits():
 def test_rows_are_filled_in_order_and_documents_cut():
     found = verify(tiny_model("lfm2"), DOCUMENTS, max_length=40, gradients=False)
     assert [(d.row, d.place, d.tokens) for d in found.documents] == [(0, 0, 23), (0, 1, 1), (1, 0, 40), (2, 0, 12)]
-    alone = verify(tiny_model("lfm2"), DOCUMENTS[:1], gradients=False)
-    assert "nothing was tried" in alone.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("documents", "max_length", "said"),
+    [
+        ([], 40, "no documents to verify with"),
+        (DOCUMENTS[:1], 40, "1 document to verify with, and nothing to pack it with"),
+        ([DOCUMENTS[0], DOCUMENTS[2]], 30, "no two documents fit in a row of 30; try: --max-length 53"),
+    ],
+)
+def test_where_nothing_is_packed_nothing_is_verified(documents, max_length, said):
+    with pytest.raises(CannotCheckError, match=said):
+        verify(tiny_model("lfm2"), documents, max_length=max_length, gradients=False)
+
+
+def test_a_tokenizer_that_knows_no_word():
+    with pytest.raises(CannotCheckError, match="makes no token"):
+        verify(tiny_model("lfm2"), ["one", "two"], tokenizer=lambda text, **_: {"input_ids": []}, gradients=False)
 
 
 def test_a_model_is_left_as_it_was():
