@@ -144,7 +144,7 @@ def growth(bench: Bench) -> None:
 
 
 def model(bench: Bench) -> None:
-    """A training step of a whole model, how far each way is from the documents alone, the probe, the idle hooks."""
+    """A training step of a whole model, how far each way is from the documents alone, the probe."""
     settings = bench_model.SMALL if bench.device.type == "cpu" else bench_model.QWEN3_5
     built = bench_model.build(settings, bench.device, bench.dtype)
     name = f"Qwen3.5 text, {settings['num_hidden_layers']} layers, {str(bench.dtype).removeprefix('torch.')}"
@@ -164,8 +164,6 @@ def model(bench: Bench) -> None:
     }
     title = f"{name}: a training step on {bench.tokens} tokens"
     bench.keep("model", compared(title, measured, STOCK if bench.slow else OURS), _rows(measured))
-    idle = {"one document": bench_model.overhead(built, bench.tokens, bench.device, bench.repeats)}
-    bench.keep("overhead", compared(f"{name}: packing off", idle, "without the runtime"), _rows(idle))
     cost = bench_model.probe_cost(built, bench.device)
     bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
 
@@ -267,7 +265,7 @@ def main(
     tokens: Annotated[int, typer.Option(help="Tokens of a row.")] = 4096,
     counts: Annotated[str, typer.Option("--documents", help="Documents of a row.")] = "15,45,400",
     only: Annotated[str, typer.Option("--ops", help="Operations.")] = ",".join(CASES),
-    sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,growth,model,guard,idle",
+    sections: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "check,ops,growth,model",
     repeats: Annotated[int, typer.Option(help="Rounds; the medians of them count.")] = 3,
     slow: Annotated[bool, typer.Option(help="Models also by the stock fallback and document by document.")] = True,
     configurations: Annotated[

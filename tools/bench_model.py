@@ -1,11 +1,11 @@
-"""A whole model: one training step of a packed row in every way, the same documents padded, and what the hooks cost."""
+"""A whole model: one training step of a packed row in every way, and the same documents padded."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -310,15 +310,6 @@ def _noise(model: nn.Module, document: torch.Tensor, alone: torch.Tensor, row: t
 
 def _log_probs(model: nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
     return model(**inputs, use_cache=False).logits.float().log_softmax(-1)
-
-
-def overhead(model: nn.Module, tokens: int, device: torch.device, repeats: int) -> dict[str, Figures]:
-    """A training step on a row of one document, without the runtime and with it: packing is off for both."""
-    row = packed([tokens], model.config.vocab_size, device)
-    plain = [{"input_ids": row["input_ids"], "labels": row["labels"]}]
-    ways = Ways(model, Segments([tokens]), device)
-    around = {"without the runtime": nullcontext, "with the runtime": lambda: ways.ours(accelerated=True)}
-    return measure({name: training_step(model, plain) for name in around}, device, repeats, around)
 
 
 def probe_cost(model: nn.Module, device: torch.device) -> dict[str, float]:
