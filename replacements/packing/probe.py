@@ -8,24 +8,21 @@ which nothing precedes and no leak can reach.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-#: Tokens of the two documents. Together they cross the edge of a chunk of 64, and neither fills one.
-LENGTHS = (37, 31)
-#: Up to this many nats one row may move: equal shapes and kernels agree to the last bits of a float32.
-_SAME_SHAPE_FLOOR = 2e-6
-#: Up to this many nats a packed row may be from the documents alone, in any dtype.
-_FLOOR = 1e-4
-#: A leak is told from rounding when it is this many times larger.
-_NOISE_FACTOR = 4.0
+from replacements.packing.measuring import (
+    TWO,
+    coarsest_epsilon,
+    largest_difference,
+    log_probs,
+    packed_row,
+    random_documents,
+    undisturbed,
+)
+from replacements.packing.tolerances import FACTOR, LOG_PROB, SAME_SHAPE
 
 
 @dataclass(frozen=True)
@@ -54,18 +51,18 @@ class Probe:
     @property
     def rounding(self) -> float:
         """No rounding is larger than this: what moves more is computed otherwise, not rounded otherwise."""
-        return max(_FLOOR, 2 * self.epsilon**0.5 * self.scale)
+        return max(LOG_PROB, 2 * self.epsilon**0.5 * self.scale)
 
     @property
     def neighbour_isolated(self) -> bool:
         """Whether the second document is independent of the first."""
-        allowed = max(_SAME_SHAPE_FLOOR, _NOISE_FACTOR * self.control)
+        allowed = max(SAME_SHAPE, FACTOR * self.control)
         return self.neighbour <= allowed and self.control <= self.rounding
 
     @property
     def apart_agrees(self) -> bool:
         """Whether the packed row is the documents alone."""
-        allowed = max(_FLOOR, _NOISE_FACTOR * self.noise, _NOISE_FACTOR * self.epsilon * self.scale)
+        allowed = max(LOG_PROB, FACTOR * self.noise, FACTOR * self.epsilon * self.scale)
         return self.apart <= allowed and self.noise <= self.rounding
 
     @property
@@ -86,24 +83,26 @@ def probe(model: nn.Module) -> Probe:
     reason = why_not(model)
     if reason:
         return Probe(skipped=reason)
-    first, second, other = _documents(model)
-    with _undisturbed(model):
-        packed = _log_probs(model, _row(first, second))
-        moved = _log_probs(model, _row(other, second))
-        alone = _log_probs(model, {"input_ids": second[None]})
+    first, second, other = random_documents(model, (*TWO, TWO[0]))
+    with undisturbed(model), torch.no_grad():
+        packed = log_probs(model, packed_row([first, second]))
+        moved = log_probs(model, packed_row([other, second]))
+        alone = log_probs(model, {"input_ids": second[None]})
         split = len(first)
         seen = {
-            "neighbour": _largest(packed[split:], moved[split:]),
-            "apart": _largest(packed[split:], alone),
-            "scale": _largest(packed[:split], moved[:split]),
+            "neighbour": largest_difference(packed[split:], moved[split:]),
+            "apart": largest_difference(packed[split:], alone),
+            "scale": largest_difference(packed[:split], moved[:split]),
             "epsilon": coarsest_epsilon(model),
         }
-        if seen["neighbour"] > _SAME_SHAPE_FLOOR:
-            seen["control"] = _largest(packed[:split], _log_probs(model, _row(first, other[: len(second)]))[:split])
+        if seen["neighbour"] > SAME_SHAPE:
+            seen["control"] = largest_difference(
+                packed[:split], log_probs(model, packed_row([first, other[: len(second)]]))[:split]
+            )
         if not Probe(**seen).apart_agrees:
-            swapped = _log_probs(model, _row(second, first))[: len(second)]
-            first_alone = _log_probs(model, {"input_ids": first[None]})
-            seen["noise"] = max(_largest(packed[:split], first_alone), _largest(swapped, alone))
+            swapped = log_probs(model, packed_row([second, first]))[: len(second)]
+            first_alone = log_probs(model, {"input_ids": first[None]})
+            seen["noise"] = max(largest_difference(packed[:split], first_alone), largest_difference(swapped, alone))
     return Probe(**seen)
 
 
@@ -120,78 +119,3 @@ def why_not(model: nn.Module) -> str:
             # On CPUs with AVX-512 BF16 bitsandbytes repacks them for good, and training on them is wrong after that.
             return "its 4-bit weights may be repacked for inference by a forward in eval mode"
     return ""
-
-
-def _documents(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two documents, and another in place of the first; no token that the config gives a meaning to."""
-    config = model.config.get_text_config()
-    special = set(token_ids(model.config.to_dict()))
-    ids = np.setdiff1d(np.arange(min(config.vocab_size, 4096)), np.array(sorted(special), dtype=np.int64))
-    drawn = np.random.default_rng(0)
-    device = model.get_input_embeddings().weight.device
-    first, second, other = (torch.from_numpy(drawn.choice(ids, size=n)).to(device) for n in (*LENGTHS, LENGTHS[0]))
-    return first, second, other
-
-
-def token_ids(config: Mapping[str, Any]) -> Iterator[int]:
-    """The tokens that a config gives a meaning to."""
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from token_ids(value)
-        elif str(name).endswith(("token_id", "token_index", "token_ids")):
-            yield from (v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int) and v >= 0)
-
-
-def _row(*documents: torch.Tensor) -> dict[str, torch.Tensor]:
-    numbers = [torch.full_like(d, i, dtype=torch.int32) for i, d in enumerate(documents)]
-    positions = [torch.arange(len(d), device=d.device) for d in documents]
-    return {
-        "input_ids": torch.cat(documents)[None],
-        "position_ids": torch.cat(positions)[None],
-        "seq_idx": torch.cat(numbers)[None],
-    }
-
-
-def _log_probs(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return model(**batch, use_cache=False).logits[0].float().log_softmax(-1)
-
-
-def _largest(one: torch.Tensor, other: torch.Tensor) -> float:
-    difference = (one - other).abs()
-    return float(difference.max()) if bool(difference.isfinite().all()) else float("inf")
-
-
-def coarsest_epsilon(model: nn.Module) -> float:
-    """Spacing of the coarsest dtype that the model computes in; a GPU may round float32 products to TF32."""
-    tf32 = 2.0**-10
-    found = [tf32] if any(p.is_cuda for p in model.parameters()) else []
-    device = next((p.device.type for p in model.parameters()), "cpu")
-    if torch.is_autocast_enabled(device):
-        found.append(torch.finfo(torch.get_autocast_dtype(device)).eps)
-    for parameter in model.parameters():
-        known = parameter.is_floating_point() and parameter.dtype.itemsize > 1
-        found.append(torch.finfo(parameter.dtype if known else torch.bfloat16).eps)
-    return max(found, default=torch.finfo(torch.float32).eps)
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards everything a forward could have changed is as before."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(torch.no_grad())
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
-            for name, buffer in model.named_buffers():
-                if name in buffers and not torch.equal(buffer, buffers[name]):
-                    buffer.copy_(buffers[name])
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)

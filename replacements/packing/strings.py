@@ -7,15 +7,14 @@ on the real model.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from patcher._log import logger
 from replacements.packing.guard import announce, asks, judge
+from replacements.packing.measuring import same_random_state
 from replacements.packing.rules import EARLY_RULES
 from replacements.packing.situation import Situation
 from replacements.packing.verdict import Reason
@@ -52,18 +51,14 @@ def foresee(model: Any, args: Any, **situation: Any) -> None:
 
 def imagine(name: str, args: Any) -> nn.Module | None:
     """The model of that name without weights, or `None` if that cannot be had."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        options = init_kwargs(args)
-        config = resolve(name, options)
-        return build(config, bool(options.get("trust_remote_code")))
+        with same_random_state(devices=()):
+            options = init_kwargs(args)
+            config = resolve(name, options)
+            return build(config, bool(options.get("trust_remote_code")))
     except Exception as error:  # no access, no network, a broken file, foreign code: TRL's to report, if it meets it
         logger.debug("What %r is was not known before its weights were read: %s", name, error, exc_info=True)
         return None
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
 
 
 def init_kwargs(args: Any) -> dict[str, Any]:

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from patcher._log import logger, say_once
-
-__all__ = ["LEAVE", "PACK", "Reason", "Verdict", "logger", "say_once", "warn_once"]
+from patcher._log import say_once
 
 
 class Reason(Enum):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from patcher._log import logger
 from patcher._version import package_version
 from replacements.packing.checking import kinds, memory, rows, source
 from replacements.packing.checking.depth import decoder_layers
@@ -25,7 +26,7 @@ from replacements.packing.rules import judge_by_probe, judge_encoder_decoder, ju
 from replacements.packing.situation import Situation, unwrapped
 from replacements.packing.structure import Anatomy
 from replacements.packing.texts import one_line
-from replacements.packing.verdict import Reason, logger
+from replacements.packing.verdict import Reason
 
 if TYPE_CHECKING:
     from replacements.packing.checking.kinds import Moved

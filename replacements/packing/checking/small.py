@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from patcher._log import logger
 from replacements.packing.checking import depth, sizes
 from replacements.packing.checking.configs import named_class
 from replacements.packing.checking.errors import CannotCheckError
 from replacements.packing.texts import one_line
-from replacements.packing.verdict import logger
 from replacements.packing.weights import redraw
 
 Build = Callable[[Any], nn.Module]

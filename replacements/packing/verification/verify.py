@@ -66,15 +66,15 @@ def verify(
             raise CannotCheckError(
                 f"{name} cannot be run by itself: {reason}", "the model as it is saved, on one device"
             )
-        packed = _rows(_encoded(list(documents), tokenizer, max_length), max_length)
+        packed = _packed(list(documents), tokenizer, max_length)
         return _verified(name, model, packed, gradients, progress or (lambda done, of: None))
 
 
-def _encoded(documents: list[Any], tokenizer: Any, max_length: int) -> list[Sequence[int]]:
-    """The documents as token ids, those that have any; two of them share a row.
+def _packed(documents: list[Any], tokenizer: Any, max_length: int) -> list[list[Sequence[int]]]:
+    """Rows of the documents as token ids, those that have any; in some row there are two.
 
     Raises:
-        CannotCheckError: No two do.
+        CannotCheckError: No two documents share a row.
     """
     encoded = [encode(document, tokenizer)[:max_length] for document in documents]
     encoded = [document for document in encoded if document]
@@ -85,10 +85,11 @@ def _encoded(documents: list[Any], tokenizer: Any, max_length: int) -> list[Sequ
             f"{len(encoded) or 'no'} document{'s' * (not encoded)} to verify with, and nothing to pack it with",
             "a few dozen of your own",
         )
-    if all(len(row) == 1 for row in _rows(encoded, max_length)):
+    packed = _rows(encoded, max_length)
+    if all(len(row) == 1 for row in packed):
         shared = min(len(a) + len(b) for a, b in pairwise(encoded))
         raise CannotCheckError(f"no two documents fit in a row of {max_length}", f"--max-length {shared} or more")
-    return encoded
+    return packed
 
 
 def _load(reference: str | os.PathLike[str], trust_remote_code: bool, gradients: bool) -> nn.Module:

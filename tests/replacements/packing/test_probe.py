@@ -10,7 +10,8 @@ import transformers
 from torch import nn
 
 from replacements.packing import dispatch
-from replacements.packing.probe import LENGTHS, Probe, probe
+from replacements.packing.measuring import TWO
+from replacements.packing.probe import Probe, probe
 from replacements.packing.runtime import Runtime, attach
 from tests.support.models import redraw, tiny_model
 from tests.support.situations import tiny_llama, with_convolution, with_recurrence
@@ -105,8 +106,8 @@ def test_each_op_left_at_stock_is_a_leak(op):
 
 
 def test_documents_cross_a_chunk_edge():
-    assert LENGTHS[0] < 64 < sum(LENGTHS)
-    assert LENGTHS[1] < 32 < LENGTHS[0]
+    assert TWO[0] < 64 < sum(TWO)
+    assert TWO[1] < 32 < TWO[0]
 
 
 class Restless(nn.Module):
