@@ -151,10 +151,7 @@ def model(bench: Bench) -> None:
     """A training step of a whole model, how far each way is from the documents alone, the probe."""
     settings = bench_model.SMALL if bench.device.type == "cpu" else bench_model.QWEN3_5
     built = bench_model.build(settings, bench.device, bench.dtype)
-    name = f"Qwen3.5 text, {settings['num_hidden_layers']} layers, {str(bench.dtype).removeprefix('torch.')}"
-    near = bench_model.agreement(built, documents(1024, 7), bench.device)
-    title = f"{name}: largest difference of a log-probability to the documents alone"
-    bench.keep("agreement", listed(title, ("", "nats"), near.items()), near)
+    name = _agreement(bench, built)
     measured = {
         f"{count} documents": bench_model.compare(
             built,
@@ -172,13 +169,19 @@ def model(bench: Bench) -> None:
     bench.keep("probe", listed(f"{name}: the probe", ("", "seconds"), cost.items()), cost)
 
 
+def _agreement(bench: Bench, built: torch.nn.Module, how: str = "") -> str:
+    """How far each way is from the documents alone; returns what the model is called in titles."""
+    name = f"Qwen3.5 text, {built.config.num_hidden_layers} layers, {str(bench.dtype).removeprefix('torch.')}"
+    near = bench_model.agreement(built, documents(1024, 7), bench.device)
+    title = f"{name}: largest difference of a log-probability to the documents alone{',' * bool(how)}{how}"
+    bench.keep(f"agreement{how}", listed(title, ("", "nats"), near.items()), near)
+    return name
+
+
 def native(bench: Bench) -> None:
     """A training step of a whole model by kernels called by hand, and by ours over the same kernels."""
     built = bench_model.build(bench_model.QWEN3_5, bench.device, bench.dtype)
-    name = f"Qwen3.5 text, {built.config.num_hidden_layers} layers, {str(bench.dtype).removeprefix('torch.')}"
-    near = bench_model.agreement(built, documents(1024, 7), bench.device)
-    title = f"{name}: largest difference of a log-probability to the documents alone, with kernels"
-    bench.keep("agreement with kernels", listed(title, ("", "nats"), near.items()), near)
+    name = _agreement(bench, built, " with kernels")
     measured = {
         f"{count} documents": bench_model.against_native(
             built, documents(bench.tokens, count), bench.device, bench.repeats

@@ -19,6 +19,7 @@ from replacements.kernels.backends import table
 from replacements.kernels.backends.backend import Backend
 from replacements.kernels.backends.registry import choose
 from replacements.kernels.segments import Segments
+from replacements.packing.measuring import largest_difference, log_probs
 from replacements.packing.probe import probe
 from replacements.packing.runtime import attach, detach_all
 from tools.bench_cases import APART, CASES, NATIVE, OURS, STOCK
@@ -289,27 +290,24 @@ def agreement(model: nn.Module, lengths: list[int], device: torch.device) -> dic
     ways = Ways(model, Segments(lengths), device).all(slow=False)
     model.eval()
     with torch.no_grad():
-        alone = [_log_probs(model, input_ids=d[None])[0] for d in documents]
+        alone = [log_probs(model, {"input_ids": d[None]}) for d in documents]
         found = {"noise": max(_noise(model, d, a, row["input_ids"]) for d, a in zip(documents, alone, strict=True))}
         for name, way in ways.items():
             inputs = {n: row[n] for n in ("input_ids", "position_ids")}
             if name in (OURS, ACCELERATED):
                 inputs["seq_idx"] = row["seq_idx"]
             with way():
-                got = _log_probs(model, **inputs)[0].split(lengths)
-            found[name] = max(float((a - b).abs().max()) for a, b in zip(got, alone, strict=True))
+                got = log_probs(model, inputs).split(lengths)
+            found[name] = max(largest_difference(a, b) for a, b in zip(got, alone, strict=True))
     model.train()
     return found
 
 
 def _noise(model: nn.Module, document: torch.Tensor, alone: torch.Tensor, row: torch.Tensor) -> float:
-    twice = _log_probs(model, input_ids=document.repeat(2, 1))[0]
-    longer = _log_probs(model, input_ids=torch.cat([document[None], row[:, len(document) :]], 1))[0, : len(document)]
-    return max(float((got - alone).abs().max()) for got in (twice, longer))
-
-
-def _log_probs(model: nn.Module, **inputs: torch.Tensor) -> torch.Tensor:
-    return model(**inputs, use_cache=False).logits.float().log_softmax(-1)
+    twice = log_probs(model, {"input_ids": document.repeat(2, 1)})
+    behind = torch.cat([document[None], row[:, len(document) :]], 1)
+    longer = log_probs(model, {"input_ids": behind}, slice(len(document)))
+    return max(largest_difference(got, alone) for got in (twice, longer))
 
 
 def probe_cost(model: nn.Module, device: torch.device) -> dict[str, float]:

@@ -8,7 +8,8 @@ the outer forward call it directly. Whichever is entered first opens a scope, an
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,6 +94,22 @@ class Runtime:
             self._handles.append(module.register_forward_hook(self._leave_mixer, always_call=True))
             for convolution in dispatch.inline_convolutions(module, mixer):
                 self._handles.append(convolution.register_forward_hook(self._isolate_convolution))
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The model without these hooks, for a `with` block; they are put back in their order."""
+        ours = {handle.id for handle in self._handles}
+        tables = [table for handle in self._handles if (table := handle.hooks_dict_ref()) is not None]
+        kept = [(table, dict(table)) for table in {id(table): table for table in tables}.values()]
+        for table, hooks in kept:
+            for key in ours & hooks.keys():
+                del table[key]
+        try:
+            yield
+        finally:
+            for table, hooks in kept:
+                table.clear()
+                table.update(hooks)
 
     def detach(self) -> None:
         """Takes every hook and checkpoint wrapper back."""

@@ -6,7 +6,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -66,19 +66,8 @@ def quiet() -> Iterator[None]:
 def stock(model: nn.Module) -> Iterator[None]:
     """The model without the hooks of its runtime, if it has one; they are put back in their order."""
     runtime = runtime_of(model)
-    handles = [] if runtime is None else runtime._handles
-    ours = {handle.id for handle in handles}
-    tables = [table for handle in handles if (table := handle.hooks_dict_ref()) is not None]
-    kept = [(table, dict(table)) for table in {id(table): table for table in tables}.values()]
-    for table, hooks in kept:
-        for key in ours & hooks.keys():
-            del table[key]
-    try:
+    with nullcontext() if runtime is None else runtime.suspended():
         yield
-    finally:
-        for table, hooks in kept:
-            table.clear()
-            table.update(hooks)
 
 
 @contextmanager
